@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rendezvous table of one endpoint: which sends and which of the peer's slots wait under
+ * which key. One of the two queues of a key is always empty. Hashed with XXH3 under a
+ * random seed, since the peer chooses keys too; grows step by step, so that no single call pays
+ * for all of it.
+ */
+#ifndef TENSORHAUL_KEYS_H
+#define TENSORHAUL_KEYS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+struct operation;
+struct remote_slot;
+
+TAILQ_HEAD(operation_queue, operation);
+TAILQ_HEAD(remote_slot_queue, remote_slot);
+
+struct key_entry {
+	struct key_entry *next; /* in its bucket */
+	uint64_t hash;
+	struct operation_queue sends;
+	struct remote_slot_queue slots;
+	uint8_t length;
+	uint8_t bytes[];
+};
+
+struct keys {
+	/* keys.c's own */
+	struct key_entry **buckets;
+	size_t mask, count;
+	struct key_entry **old_buckets; /* being moved over, from old_next on */
+	size_t old_mask, old_next;
+	bool visiting; /* keys_each() runs: no entry is moved */
+	uint64_t seed;
+};
+
+int keys_init(struct keys *keys, uint64_t seed); /* no memory is taken before the first key */
+void keys_free(struct keys *keys);               /* with all entries; their queues are not looked at */
+
+struct key_entry *keys_find(struct keys *keys, const void *bytes, size_t length);
+struct key_entry *keys_find_or_add(struct keys *keys, const void *bytes, size_t length); /* NULL: -ENOMEM */
+void keys_drop_if_empty(struct keys *keys, struct key_entry *entry); /* frees it when both queues are empty */
+
+/* Visit all entries; `visit` may drop the entry that it is given. */
+void keys_each(struct keys *keys, void (*visit)(struct key_entry *entry, void *user), void *user);
+
+#endif

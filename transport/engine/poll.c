@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What drives a context: progress, waiting, handing out completions, the event descriptor. */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "checksum.h"
+#include "engine.h"
+
+#define NS_PER_MS UINT64_C(1000000)
+
+/* ---- Progress ---------------------------------------------------------- */
+
+void engine_flush(haul_context *context)
+{
+	haul_endpoint *endpoint;
+
+	while ((endpoint = TAILQ_FIRST(&context->dirty))) {
+		TAILQ_REMOVE(&context->dirty, endpoint, dirty_entry);
+		endpoint->dirty = false;
+		if (endpoint->link)
+			context->backend->link->flush(endpoint->link);
+	}
+}
+
+static int run_deadlines(haul_context *context)
+{
+	struct deadline *first = deadlines_first(&context->deadlines);
+	uint64_t now;
+	int done = 0;
+
+	if (!first)
+		return 0;
+	now = haul_clock();
+	while (first && first->at <= now) {
+		struct timer *timer = container_of(first, struct timer, deadline);
+
+		deadlines_clear(&context->deadlines, first);
+		if (timer->kind == TIMER_OPERATION)
+			operation_cancel(container_of(timer, struct operation, timer), -ETIMEDOUT);
+		else
+			handshake_expired(container_of(timer, haul_endpoint, timer));
+		done++;
+		first = deadlines_first(&context->deadlines);
+	}
+	return done;
+}
+
+/* One slice of one checksum; those that wait take turns. */
+static int run_digests(haul_context *context)
+{
+	struct operation *operation = TAILQ_FIRST(&context->digests);
+	uint64_t left, slice;
+
+	if (!operation)
+		return 0;
+	left = operation->tensor.bytes - operation->digested;
+	slice = left < DIGEST_SLICE ? left : DIGEST_SLICE;
+	operation->crc = checksum_update(operation->crc, operation->data + operation->digested, slice);
+	operation->digested += slice;
+	TAILQ_REMOVE(&context->digests, operation, queued);
+	if (slice < left) {
+		TAILQ_INSERT_TAIL(&context->digests, operation, queued);
+	} else if (operation->kind == OPERATION_SEND) {
+		send_digested(operation);
+	} else {
+		recv_digested(operation);
+	}
+	return 1;
+}
+
+/* Endpoints that were found to be broken outside of a callback, and those that nobody knows any more. */
+static int run_doomed(haul_context *context)
+{
+	haul_endpoint *endpoint, *next;
+
+	if (!context->doomed && !context->released)
+		return 0;
+	for (endpoint = TAILQ_FIRST(&context->endpoints); endpoint; endpoint = next) {
+		next = TAILQ_NEXT(endpoint, all);
+		if (endpoint->doomed)
+			endpoint_lost(endpoint, endpoint->doomed, endpoint->doomed_why);
+		if (endpoint->released) {
+			context->released--;
+			endpoint_free(endpoint);
+		}
+	}
+	return 1;
+}
+
+int engine_progress(haul_context *context)
+{
+	int done = context->backend->context->progress(context->state);
+
+	done += run_deadlines(context);
+	done += run_digests(context);
+	done += run_doomed(context);
+	return done;
+}
+
+/* ---- Waiting ----------------------------------------------------------- */
+
+/* When progress has to run next, at the latest, even without an event. */
+static uint64_t next_timer(haul_context *context)
+{
+	struct deadline *first = deadlines_first(&context->deadlines);
+	uint64_t at = context->backend->context->next_timer(context->state);
+
+	return first && first->at < at ? first->at : at;
+}
+
+/* Rounded up: a wait that ends too early would spin. */
+static int timeout_ms(uint64_t until, uint64_t now)
+{
+	uint64_t ms;
+
+	if (until == UINT64_MAX)
+		return -1;
+	if (until <= now)
+		return 0;
+	ms = (until - now + NS_PER_MS - 1) / NS_PER_MS;
+	return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+/* Sleep in the backend, without the lock. */
+static void sleep_until(haul_context *context, uint64_t until, uint64_t now)
+{
+	uint64_t timer = next_timer(context);
+	int ms = timeout_ms(timer < until ? timer : until, now);
+
+	if (ms == 0)
+		return;
+	context->sleeping = true;
+	context->sleeping_until = timer < until ? timer : until;
+	pthread_mutex_unlock(&context->lock);
+	context->backend->context->wait(context->state, ms);
+	pthread_mutex_lock(&context->lock);
+	context->sleeping = false;
+}
+
+/* Wait for the thread that drives the context, or for its place. */
+static void wait_for_driver(haul_context *context, uint64_t until)
+{
+	context->waiters++;
+	if (until == UINT64_MAX) {
+		pthread_cond_wait(&context->changed, &context->lock);
+	} else {
+		struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+
+		pthread_cond_timedwait(&context->changed, &context->lock, &at);
+	}
+	context->waiters--;
+}
+
+int engine_wait(haul_context *context, bool (*ready)(haul_context *, void *), void *user,
+		uint64_t until)
+{
+	uint64_t spin_until = 0;
+	int result = 0;
+
+	while (!ready(context, user)) {
+		uint64_t now;
+		int done;
+
+		if (context->driving) {
+			if (haul_clock() >= until)
+				return -ETIMEDOUT;
+			wait_for_driver(context, until);
+			continue;
+		}
+		context->driving = true;
+		done = engine_progress(context);
+		/*
+		 * What is queued leaves now, unless the caller gets his turn: his answer then
+		 * shares a write with it.
+		 */
+		if (!ready(context, user))
+			engine_flush(context);
+		now = until == 0 ? 0 : haul_clock();
+		if (now >= until) {
+			result = ready(context, user) ? 0 : -ETIMEDOUT;
+		} else if (done > 0) {
+			spin_until = 0;
+		} else if (context->config.spin_us && (!spin_until || now < spin_until)) {
+			if (!spin_until)
+				spin_until = now + context->config.spin_us * 1000;
+		} else {
+			sleep_until(context, until, now);
+		}
+		context->driving = false;
+		if (context->waiters)
+			pthread_cond_broadcast(&context->changed);
+		if (result)
+			return result;
+	}
+	return 0;
+}
+
+static uint64_t deadline_of(int timeout)
+{
+	if (timeout < 0)
+		return UINT64_MAX;
+	return timeout == 0 ? 0 : haul_clock() + (uint64_t)timeout * NS_PER_MS;
+}
+
+/* ---- Handing out ------------------------------------------------------- */
+
+static bool anything(haul_context *context, void *user)
+{
+	return !TAILQ_EMPTY(&context->completions) || !TAILQ_EMPTY(&context->events);
+}
+
+static void free_handed_out(haul_context *context)
+{
+	while (context->handed_out_count)
+		free(context->handed_out[--context->handed_out_count]);
+}
+
+/* Keep a detail until the next haul_poll(); NULL when it is lost for want of memory. */
+static const char *hand_out(haul_context *context, char *detail)
+{
+	if (!detail)
+		return NULL;
+	if (context->handed_out_count == context->handed_out_room) {
+		size_t room = context->handed_out_room ? 2 * context->handed_out_room : 16;
+		char **grown = realloc(context->handed_out, room * sizeof(*grown));
+
+		if (!grown) {
+			free(detail);
+			return NULL;
+		}
+		context->handed_out = grown;
+		context->handed_out_room = room;
+	}
+	context->handed_out[context->handed_out_count++] = detail;
+	return detail;
+}
+
+static void take_operation(haul_context *context, struct haul_completion *completion)
+{
+	static const enum haul_event events[] = {
+		[OPERATION_CONNECT] = HAUL_CONNECTED,
+		[OPERATION_SEND] = HAUL_SENT,
+		[OPERATION_RECV] = HAUL_RECEIVED,
+		[OPERATION_QUERY] = HAUL_QUERIED,
+	};
+	struct operation *operation = TAILQ_FIRST(&context->completions);
+
+	TAILQ_REMOVE(&context->completions, operation, queued);
+	completion->event = events[operation->kind];
+	completion->result = operation->result;
+	completion->cookie = operation->cookie;
+	completion->endpoint = operation->endpoint;
+	completion->tensor = operation->tensor;
+	completion->detail = hand_out(context, operation->detail);
+	operation->detail = NULL;
+	operation_free(operation);
+}
+
+static void take_event(haul_context *context, struct haul_completion *completion)
+{
+	haul_endpoint *endpoint = TAILQ_FIRST(&context->events);
+
+	TAILQ_REMOVE(&context->events, endpoint, event_entry);
+	completion->event = endpoint->event;
+	completion->result = endpoint->event_result;
+	completion->endpoint = endpoint;
+	completion->detail = hand_out(context, endpoint->event_detail);
+	endpoint->event_detail = NULL;
+	endpoint->event = 0;
+	if (completion->event == HAUL_ACCEPTED) {
+		completion->cookie = endpoint->accept_cookie;
+		endpoint_announce(endpoint);
+	} else {
+		completion->cookie = endpoint->user;
+	}
+}
+
+int haul_poll(haul_context *context, struct haul_completion *completions, int max, int timeout)
+{
+	int count = 0;
+	int error;
+
+	if (!context || max < 0 || (max > 0 && !completions))
+		return -EINVAL;
+	error = context_enter(context);
+	if (error)
+		return error;
+	free_handed_out(context);
+	engine_flush(context);
+	context->round++;
+	if (max == 0) {
+		if (!context->driving) {
+			context->driving = true;
+			engine_progress(context);
+			context->driving = false;
+			engine_flush(context);
+		}
+	} else {
+		engine_wait(context, anything, NULL, deadline_of(timeout));
+	}
+	/* The ends of operations come before the loss of their endpoint. */
+	while (count < max && anything(context, NULL)) {
+		memset(&completions[count], 0, sizeof(*completions));
+		if (!TAILQ_EMPTY(&context->completions))
+			take_operation(context, &completions[count++]);
+		else
+			take_event(context, &completions[count++]);
+	}
+	context_leave(context);
+	return count;
+}
+
+/* ---- The progress thread ----------------------------------------------- */
+
+static void *run_thread(void *argument)
+{
+	haul_context *context = argument;
+
+	pthread_mutex_lock(&context->lock);
+	context->driving = true;
+	while (!context->closing) {
+		int done = engine_progress(context);
+
+		engine_flush(context);
+		context->round++;
+		if (anything(context, NULL) && context->waiters)
+			pthread_cond_broadcast(&context->changed);
+		if (context->outside >= 0)
+			poll_signal(context);
+		if (done) {
+			/* Let the others in. */
+			pthread_mutex_unlock(&context->lock);
+			pthread_mutex_lock(&context->lock);
+		} else {
+			sleep_until(context, UINT64_MAX, haul_clock());
+		}
+	}
+	context->driving = false;
+	pthread_mutex_unlock(&context->lock);
+	return NULL;
+}
+
+int poll_start(haul_context *context)
+{
+	int error;
+
+	if (context->config.progress != PROGRESS_THREAD)
+		return 0;
+	error = pthread_create(&context->thread, NULL, run_thread, context);
+	if (error)
+		return context_fail(context, -error, "can't start the progress thread: %s",
+				    haul_strerror(error));
+	context->threaded = true;
+	return 0;
+}
+
+void poll_stop(haul_context *context)
+{
+	if (!context->threaded)
+		return;
+	pthread_mutex_lock(&context->lock);
+	context->closing = true;
+	pthread_mutex_unlock(&context->lock);
+	context->backend->context->wake(context->state);
+	pthread_join(context->thread, NULL);
+	context->threaded = false;
+}
+
+/* ---- The event descriptor ---------------------------------------------- */
+
+static void set_clock(haul_context *context, uint64_t at)
+{
+	struct itimerspec when = {.it_value = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)}};
+
+	if (at == context->clock_at)
+		return;
+	context->clock_at = at;
+	if (at == UINT64_MAX)
+		when.it_value = (struct timespec){0, 0};
+	timerfd_settime(context->clock, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+void poll_signal(haul_context *context)
+{
+	bool wanted = anything(context, NULL);
+	uint64_t value = 1;
+	ssize_t ignored;
+
+	if (!context->threaded) {
+		wanted = wanted || !TAILQ_EMPTY(&context->dirty) ||
+			 !TAILQ_EMPTY(&context->digests) || context->doomed;
+		set_clock(context, next_timer(context));
+	}
+	if (wanted == context->signalled)
+		return;
+	if (wanted)
+		ignored = write(context->signal, &value, sizeof(value));
+	else
+		ignored = read(context->signal, &value, sizeof(value));
+	(void)ignored;
+	context->signalled = wanted;
+}
+
+static int outside_add(int outside, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+
+	return epoll_ctl(outside, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
+}
+
+static int outside_open(haul_context *context)
+{
+	int error = 0;
+
+	context->signal = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	context->clock = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	context->outside = epoll_create1(EPOLL_CLOEXEC);
+	if (context->signal < 0 || context->clock < 0 || context->outside < 0)
+		error = -errno;
+	if (!error)
+		error = outside_add(context->outside, context->signal);
+	if (!error && !context->threaded) {
+		error = outside_add(context->outside, context->clock);
+		if (!error)
+			error = outside_add(context->outside,
+					    context->backend->context->event_fd(context->state));
+	}
+	if (!error) {
+		context->clock_at = UINT64_MAX;
+		return 0;
+	}
+	if (context->signal >= 0)
+		close(context->signal);
+	if (context->clock >= 0)
+		close(context->clock);
+	if (context->outside >= 0)
+		close(context->outside);
+	context->signal = context->clock = context->outside = -1;
+	return context_fail(context, error,
+			    "no descriptor for the event fd: %s (ulimit -n shows and raises the limit)",
+			    haul_strerror(error));
+}
+
+int haul_event_fd(haul_context *context)
+{
+	int result;
+
+	if (!context)
+		return -EINVAL;
+	result = context_enter(context);
+	if (result)
+		return result;
+	if (context->outside < 0)
+		result = outside_open(context);
+	if (!result)
+		result = context->outside;
+	context_leave(context);
+	return result;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * streams=auto: how many sockets does this path need?
+ *
+ * The sender measures what TCP gets acknowledged while there is something to send, and tries
+ * twice as many streams. More streams stay when they are clearly faster, or when packets are
+ * lost and they are faster at all; otherwise the trial is undone, and the next one waits, twice as long
+ * each time. A rate that falls says that the path has changed: it is tried again at once. On a path that
+ * never loses a packet and gains nothing, one stream carries everything.
+ *
+ * A trial costs little: streams that are not used stay open, and chunks are simply given to fewer
+ * or more of them.
+ */
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include "tcp.h"
+
+#define MS UINT64_C(1000000)
+
+/* One measurement, of time in which there was something to send. */
+#define EPOCH (100 * MS)
+/* After a change, TCP needs this long to find its speed. */
+#define SETTLE (60 * MS)
+#define PATIENCE_LEAST (1000 * MS)
+#define PATIENCE_MOST (64000 * MS)
+
+/* Twice the streams have to be this much faster to stay. */
+#define GAIN 1.08
+/* The same where packets are lost: there each stream is held back by itself. */
+#define GAIN_LOSSY 1.02
+/* Segments sent again: from here on a path counts as lossy. Queues that overflow stay below. */
+#define LOSSY 0.002
+/* A rate that falls below this part of the best says that the path has changed. */
+#define CHANGED 0.7
+
+struct counters {
+	uint64_t bytes, segments, again;
+};
+
+static struct counters count(const struct backend_link *link)
+{
+	struct counters sum = {0};
+	struct stream *stream;
+
+	TAILQ_FOREACH(stream, &link->streams, streams) {
+		struct tcp_info info = {0};
+		socklen_t size = sizeof(info);
+
+		if (stream->socket->state != SOCKET_UP ||
+		    getsockopt(stream->socket->fd, IPPROTO_TCP, TCP_INFO, &info, &size))
+			continue;
+		sum.bytes += info.tcpi_bytes_acked;
+		sum.segments += info.tcpi_segs_out;
+		sum.again += info.tcpi_total_retrans;
+	}
+	return sum;
+}
+
+static bool automatic(const struct backend_link *link)
+{
+	return link->context->config->streams == HAUL_OPTION_AUTO;
+}
+
+void tune_init(struct backend_link *link)
+{
+	struct tune *tune = &link->tune;
+
+	tune->target = automatic(link) ? 1 : (unsigned)link->context->config->streams;
+	tune->before = tune->target;
+	tune->patience = PATIENCE_LEAST;
+}
+
+unsigned tune_wanted(const struct backend_link *link)
+{
+	return link->tune.target > link->wanted_by_peer ? link->tune.target : link->wanted_by_peer;
+}
+
+/* ---- Measuring --------------------------------------------------------- */
+
+static void begin(struct tune *tune, const struct counters *now)
+{
+	tune->last_bytes = now->bytes;
+	tune->last_segments = now->segments;
+	tune->last_again = now->again;
+}
+
+/* Add what happened since the busy time began. */
+static void account(struct backend_link *link, uint64_t now)
+{
+	struct tune *tune = &link->tune;
+	struct counters counters = count(link);
+
+	tune->busy_ns += now - tune->busy_since;
+	tune->bytes += counters.bytes - tune->last_bytes;
+	tune->segments += counters.segments - tune->last_segments;
+	tune->again += counters.again - tune->last_again;
+	begin(tune, &counters);
+}
+
+static void restart(struct backend_link *link, uint64_t now, bool settling)
+{
+	struct tune *tune = &link->tune;
+	struct counters counters = count(link);
+
+	begin(tune, &counters);
+	tune->busy_ns = tune->bytes = tune->segments = tune->again = 0;
+	tune->settling = settling;
+	if (tune->busy_since)
+		tune->busy_since = now;
+}
+
+void tune_busy(struct backend_link *link)
+{
+	struct tune *tune = &link->tune;
+	struct counters counters;
+
+	if (!automatic(link) || tune->busy_since)
+		return;
+	counters = count(link);
+	/* What was acknowledged since the last busy time ended was sent in it. */
+	tune->bytes += counters.bytes - tune->last_bytes;
+	begin(tune, &counters);
+	tune->busy_since = haul_clock();
+	link_timer(link, tune_next(link));
+}
+
+void tune_idle(struct backend_link *link)
+{
+	uint64_t now;
+
+	if (!link->tune.busy_since)
+		return;
+	now = haul_clock();
+	account(link, now);
+	link->tune.busy_since = 0;
+}
+
+void tune_stream_gone(struct backend_link *link)
+{
+	/* The sums were made with its counters: start over once it is away. */
+	link->tune.recount = true;
+}
+
+uint64_t tune_next(const struct backend_link *link)
+{
+	const struct tune *tune = &link->tune;
+	uint64_t length = tune->settling ? SETTLE : EPOCH;
+
+	if (!tune->busy_since || !automatic(link))
+		return UINT64_MAX;
+	return tune->busy_since + (tune->busy_ns < length ? length - tune->busy_ns : 0);
+}
+
+/* ---- Deciding ---------------------------------------------------------- */
+
+static void set_target(struct backend_link *link, unsigned target)
+{
+	uint8_t bytes[4];
+
+	haul_log(HAUL_LOG_DEBUG, "%u streams instead of %u", target, link->tune.target);
+	link->tune.target = target;
+	if (link->connector) {
+		link_open_streams(link, haul_clock());
+	} else {
+		put32(bytes, target);
+		if (control_record(link, RECORD_STREAMS, bytes, sizeof(bytes)) == 0)
+			control_write(link);
+	}
+	tcp_flush(link);
+}
+
+/* On a path that loses packets, bbr keeps going where loss-based algorithms slow down. */
+static bool change_to_bbr(struct backend_link *link)
+{
+	struct stream *stream;
+	bool changed = false;
+
+	if (!link->context->bbr || link->tune.bbr)
+		return false;
+	link->tune.bbr = true;
+	TAILQ_FOREACH(stream, &link->streams, streams)
+		changed |= stream_use_bbr(stream);
+	return changed;
+}
+
+static void start_trial(struct backend_link *link, double rate, bool lossy)
+{
+	struct tune *tune = &link->tune;
+	unsigned target = 2 * tune->before;
+
+	if (lossy && target < 8)
+		target = 8;
+	if (target > STREAMS_MAX)
+		target = STREAMS_MAX;
+	if (target == tune->before)
+		return;
+	tune->rate = rate;
+	tune->trial = true;
+	set_target(link, target);
+}
+
+static void end_trial(struct backend_link *link, double rate, bool lossy, uint64_t now)
+{
+	struct tune *tune = &link->tune;
+
+	tune->trial = false;
+	if (rate > tune->rate * (lossy ? GAIN_LOSSY : GAIN)) {
+		tune->before = tune->target;
+		tune->best = rate;
+		tune->patience = PATIENCE_LEAST;
+		start_trial(link, rate, lossy);
+	} else {
+		set_target(link, tune->before);
+		tune->next_trial = now + tune->patience;
+		if (tune->patience < PATIENCE_MOST)
+			tune->patience *= 2;
+	}
+}
+
+static void steady(struct backend_link *link, double rate, bool lossy, uint64_t now)
+{
+	struct tune *tune = &link->tune;
+
+	if (lossy && change_to_bbr(link)) {
+		tune->next_trial = 0;
+		return;
+	}
+	if (rate > tune->best)
+		tune->best = rate;
+	if (rate < CHANGED * tune->best) {
+		tune->best = rate;
+		tune->patience = PATIENCE_LEAST;
+		tune->next_trial = 0;
+	}
+	if (now >= tune->next_trial)
+		start_trial(link, rate, lossy);
+}
+
+void tune_run(struct backend_link *link, uint64_t now)
+{
+	struct tune *tune = &link->tune;
+	double rate;
+	bool lossy;
+
+	if (!automatic(link) || !tune->busy_since || now < tune_next(link))
+		return;
+	if (tune->recount || tune->settling) {
+		tune->recount = false;
+		restart(link, now, false);
+		return;
+	}
+	account(link, now);
+	tune->busy_since = now;
+	rate = (double)tune->bytes / (double)tune->busy_ns;
+	lossy = (double)tune->again > LOSSY * (double)tune->segments;
+	if (tune->trial)
+		end_trial(link, rate, lossy, now);
+	else
+		steady(link, rate, lossy, now);
+	restart(link, now, true);
+}
