@@ -49,7 +49,8 @@ void context_leave(haul_context *context)
 		engine_flush(context);
 		if (context->doomed || !TAILQ_EMPTY(&context->digests) ||
 		    !TAILQ_EMPTY(&context->completions) || !TAILQ_EMPTY(&context->events) ||
-		    (first && first->at < context->sleeping_until))
+		    (first && first->at < context->sleeping_until) ||
+		    context->backend->context->next_timer(context->state) < context->sleeping_until)
 			context->backend->context->wake(context->state);
 	}
 	if (context->waiters &&
@@ -326,14 +327,18 @@ static void linger(haul_context *context)
 	uint64_t until = haul_clock() + context->config.linger_ms * UINT64_C(1000000);
 
 	while (backend->link->leaving(context->state) > 0) {
-		uint64_t now = haul_clock();
+		uint64_t now = haul_clock(), timer;
 
 		if (now >= until)
 			break;
 		if (backend->context->progress(context->state) > 0)
 			continue;
+		timer = backend->context->next_timer(context->state);
+		if (timer > until)
+			timer = until;
 		pthread_mutex_unlock(&context->lock);
-		backend->context->wait(context->state, (int)((until - now) / 1000000) + 1);
+		backend->context->wait(context->state,
+				       timer > now ? (int)((timer - now) / 1000000) + 1 : 0);
 		pthread_mutex_lock(&context->lock);
 	}
 }

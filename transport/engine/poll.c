@@ -291,8 +291,10 @@ int haul_poll(haul_context *context, struct haul_completion *completions, int ma
 	if (error)
 		return error;
 	free_handed_out(context);
-	engine_flush(context);
 	context->round++;
+	/* As long as there is something to hand out, the caller's answers are waited for. */
+	if (!anything(context, NULL))
+		engine_flush(context);
 	if (max == 0) {
 		if (!context->driving) {
 			context->driving = true;
@@ -375,8 +377,12 @@ void poll_stop(haul_context *context)
 
 static void set_clock(haul_context *context, uint64_t at)
 {
-	struct itimerspec when = {.it_value = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)}};
+	struct itimerspec when = {{0}};
 
+	/* 0 would switch the timer off; at once is meant. */
+	if (at == 0)
+		at = 1;
+	when.it_value = (struct timespec){(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
 	if (at == context->clock_at)
 		return;
 	context->clock_at = at;

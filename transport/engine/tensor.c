@@ -113,7 +113,8 @@ int tensor_describe(const DLTensor *tensor, struct haul_tensor_info *info, uint8
 {
 	int error;
 
-	explain(reason, room, 0, "%s", "");
+	if (reason && room)
+		reason[0] = 0;
 	if (!tensor)
 		return explain(reason, room, -EINVAL, "the tensor is NULL; valid is a DLTensor");
 	error = check_form(tensor, reason, room);

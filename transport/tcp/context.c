@@ -195,7 +195,8 @@ static void serve(struct tcp_socket *socket)
 	} else if (socket->role == SOCKET_CONTROL) {
 		if (socket->readable)
 			control_read(socket->link);
-		if (socket->role == SOCKET_CONTROL && socket->writable)
+		/* Otherwise the engine says when: messages share a write. */
+		if (socket->role == SOCKET_CONTROL && socket->writable && socket->full)
 			control_write(socket->link);
 	} else if (socket->role == SOCKET_STREAM) {
 		if (socket->readable)

