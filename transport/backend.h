@@ -158,9 +158,13 @@ struct haul_context_ops {
 	uint64_t (*next_timer)(struct backend_context *context);
 };
 
-/* Listeners and links. */
+/*
+ * Listeners and links. `where` is numeric, names were resolved before: "10.0.0.2:7000",
+ * "[fe80::1%eth0]:7000", several separated by commas, best first; to listen also "*:7000". Port 0
+ * is for listening on any free port.
+ */
 struct haul_link_ops {
-	/* Listen on "host:port". `address` takes the text of haul_listener_address(). */
+	/* `address` takes the text of haul_listener_address(). */
 	int (*listen)(struct backend_context *context, const char *where, haul_listener *engine,
 		      char *address, size_t room, struct backend_listener **listener);
 	void (*unlisten)(struct backend_listener *listener);

@@ -166,7 +166,7 @@ static int load_key(haul_context *context, char *why, size_t room)
 
 static int write_spec(haul_context *context)
 {
-	char text[4096];
+	char text[8192];
 
 	snprintf(text, sizeof(text), "%s", context->backend->name);
 	options_print(context->backend->options, context->backend_config,
@@ -231,9 +231,6 @@ static void context_free(haul_context *context)
 		TAILQ_REMOVE(&context->spare, operation, queued);
 		free(operation);
 	}
-	for (size_t i = 0; i < context->handed_out_count; i++)
-		free(context->handed_out[i]);
-	free(context->handed_out);
 	deadlines_free(&context->deadlines);
 	if (context->outside >= 0)
 		close(context->outside);

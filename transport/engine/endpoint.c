@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine.h"
+#include "resolve.h"
 
 /* ---- Events and ends --------------------------------------------------- */
 
@@ -93,6 +94,13 @@ static void end_operations(haul_endpoint *endpoint, int result, const char *why)
 	while ((operation = TAILQ_FIRST(&endpoint->operations))) {
 		if (operation->state == STATE_DIGESTING)
 			TAILQ_REMOVE(&context->digests, operation, queued);
+		if (operation->state == STATE_ENDING && operation->ending == ENDING_PLACED) {
+			/* It arrived; only the backend had not let go of it yet. */
+			endpoint->counters.tensors_sent++;
+			endpoint->counters.bytes_sent += operation->tensor.bytes;
+			operation_complete(operation, 0);
+			continue;
+		}
 		if (why)
 			operation_explain(operation, why);
 		operation_complete(operation, result);
@@ -344,12 +352,14 @@ int haul_connect(haul_context *context, const char *address, void *cookie)
 int connect_start(haul_context *context, const char *address, const struct haul_op *op,
 		  struct operation **blocking)
 {
+	char where[RESOLVED_MAX], why[DETAIL_MAX] = "";
 	struct operation *operation;
 	haul_endpoint *endpoint;
-	int error;
+	int error, resolved;
 
 	if (!context)
 		return -EINVAL;
+	resolved = resolve(address, false, where, sizeof(where), why, sizeof(why));
 	error = context_enter(context);
 	if (error)
 		return error;
@@ -362,10 +372,10 @@ int connect_start(haul_context *context, const char *address, const struct haul_
 	error = operation_set_timeout(operation, op);
 	if (error)
 		goto failed;
-	if (!address)
-		error = context_fail(context, -EINVAL, "the address is NULL: expected host:port");
+	if (resolved)
+		error = context_fail(context, resolved, "%s", why);
 	else
-		error = context->backend->link->connect(context->state, address, endpoint,
+		error = context->backend->link->connect(context->state, where, endpoint,
 							endpoint->address,
 							sizeof(endpoint->address), &endpoint->link);
 	if (error)
@@ -396,12 +406,14 @@ failed:
 
 int haul_listen(haul_context *context, const char *address, void *cookie, haul_listener **out)
 {
+	char where[RESOLVED_MAX], why[DETAIL_MAX] = "";
 	haul_listener *listener;
-	int error;
+	int error, resolved;
 
 	if (!context || !out)
 		return -EINVAL;
 	*out = NULL;
+	resolved = resolve(address, true, where, sizeof(where), why, sizeof(why));
 	error = context_enter(context);
 	if (error)
 		return error;
@@ -412,10 +424,10 @@ int haul_listen(haul_context *context, const char *address, void *cookie, haul_l
 	}
 	listener->context = context;
 	listener->cookie = cookie;
-	if (!address)
-		error = context_fail(context, -EINVAL, "the address is NULL: expected host:port");
+	if (resolved)
+		error = context_fail(context, resolved, "%s", why);
 	else
-		error = context->backend->link->listen(context->state, address, listener,
+		error = context->backend->link->listen(context->state, where, listener,
 						       listener->address, sizeof(listener->address),
 						       &listener->backend);
 	if (error) {

@@ -253,8 +253,6 @@ struct haul_context {
 	unsigned released;            /* endpoints with released set */
 	struct deadlines deadlines;
 	struct haul_statistics past;  /* of released endpoints */
-	char **handed_out;            /* details that the last haul_poll() gave out */
-	size_t handed_out_count, handed_out_room;
 
 	uint64_t round;               /* counts polls: the first send of an endpoint in each leaves at once */
 	bool driving;                 /* a thread is in progress or in wait */

@@ -2,6 +2,7 @@
 /* What drives a context: progress, waiting, handing out completions, the event descriptor. */
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -214,30 +215,73 @@ static bool anything(haul_context *context, void *user)
 	return !TAILQ_EMPTY(&context->completions) || !TAILQ_EMPTY(&context->events);
 }
 
-static void free_handed_out(haul_context *context)
+/* The details that this thread's last haul_poll() handed out: they live until its next one. */
+struct details {
+	char **texts;
+	size_t count, room;
+};
+
+static pthread_key_t details_key;
+static pthread_once_t details_once = PTHREAD_ONCE_INIT;
+
+static void clear_details(struct details *details)
 {
-	while (context->handed_out_count)
-		free(context->handed_out[--context->handed_out_count]);
+	while (details->count)
+		free(details->texts[--details->count]);
 }
 
-/* Keep a detail until the next haul_poll(); NULL when it is lost for want of memory. */
-static const char *hand_out(haul_context *context, char *detail)
+static void free_details(void *value)
 {
-	if (!detail)
-		return NULL;
-	if (context->handed_out_count == context->handed_out_room) {
-		size_t room = context->handed_out_room ? 2 * context->handed_out_room : 16;
-		char **grown = realloc(context->handed_out, room * sizeof(*grown));
+	struct details *details = value;
 
-		if (!grown) {
-			free(detail);
+	clear_details(details);
+	free(details->texts);
+	free(details);
+}
+
+static void make_details_key(void)
+{
+	pthread_key_create(&details_key, free_details);
+}
+
+static void free_handed_out(void)
+{
+	struct details *details;
+
+	pthread_once(&details_once, make_details_key);
+	details = pthread_getspecific(details_key);
+	if (details)
+		clear_details(details);
+}
+
+/* Keep a detail until this thread's next haul_poll(); NULL when it is lost for want of memory. */
+static const char *hand_out(char *text)
+{
+	struct details *details = pthread_getspecific(details_key);
+
+	if (!text)
+		return NULL;
+	if (!details) {
+		details = calloc(1, sizeof(*details));
+		if (!details || pthread_setspecific(details_key, details)) {
+			free(details);
+			free(text);
 			return NULL;
 		}
-		context->handed_out = grown;
-		context->handed_out_room = room;
 	}
-	context->handed_out[context->handed_out_count++] = detail;
-	return detail;
+	if (details->count == details->room) {
+		size_t room = details->room ? 2 * details->room : 16;
+		char **grown = realloc(details->texts, room * sizeof(*grown));
+
+		if (!grown) {
+			free(text);
+			return NULL;
+		}
+		details->texts = grown;
+		details->room = room;
+	}
+	details->texts[details->count++] = text;
+	return text;
 }
 
 static void take_operation(haul_context *context, struct haul_completion *completion)
@@ -256,7 +300,7 @@ static void take_operation(haul_context *context, struct haul_completion *comple
 	completion->cookie = operation->cookie;
 	completion->endpoint = operation->endpoint;
 	completion->tensor = operation->tensor;
-	completion->detail = hand_out(context, operation->detail);
+	completion->detail = hand_out(operation->detail);
 	operation->detail = NULL;
 	operation_free(operation);
 }
@@ -269,7 +313,7 @@ static void take_event(haul_context *context, struct haul_completion *completion
 	completion->event = endpoint->event;
 	completion->result = endpoint->event_result;
 	completion->endpoint = endpoint;
-	completion->detail = hand_out(context, endpoint->event_detail);
+	completion->detail = hand_out(endpoint->event_detail);
 	endpoint->event_detail = NULL;
 	endpoint->event = 0;
 	if (completion->event == HAUL_ACCEPTED) {
@@ -290,7 +334,7 @@ int haul_poll(haul_context *context, struct haul_completion *completions, int ma
 	error = context_enter(context);
 	if (error)
 		return error;
-	free_handed_out(context);
+	free_handed_out();
 	context->round++;
 	/* As long as there is something to hand out, the caller's answers are waited for. */
 	if (!anything(context, NULL))
@@ -322,9 +366,10 @@ int haul_poll(haul_context *context, struct haul_completion *completions, int ma
 static void *run_thread(void *argument)
 {
 	haul_context *context = argument;
+	uint64_t spin = context->config.spin_us * 1000;
+	uint64_t idle_since = 0;
 
 	pthread_mutex_lock(&context->lock);
-	context->driving = true;
 	while (!context->closing) {
 		int done = engine_progress(context);
 
@@ -334,7 +379,11 @@ static void *run_thread(void *argument)
 			pthread_cond_broadcast(&context->changed);
 		if (context->outside >= 0)
 			poll_signal(context);
-		if (done) {
+		if (done)
+			idle_since = 0;
+		else if (spin && !idle_since)
+			idle_since = haul_clock();
+		if (done || (spin && haul_clock() - idle_since < spin)) {
 			/* Let the others in. */
 			pthread_mutex_unlock(&context->lock);
 			pthread_mutex_lock(&context->lock);
@@ -349,11 +398,18 @@ static void *run_thread(void *argument)
 
 int poll_start(haul_context *context)
 {
+	sigset_t all, before;
 	int error;
 
 	if (context->config.progress != PROGRESS_THREAD)
 		return 0;
+	/* From the start: no caller may take the place before the thread runs. */
+	context->driving = true;
+	/* The program's signal handlers run on its own threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(&context->thread, NULL, run_thread, context);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error)
 		return context_fail(context, -error, "can't start the progress thread: %s",
 				    haul_strerror(error));

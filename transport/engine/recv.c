@@ -197,6 +197,9 @@ static void check_complete(haul_endpoint *endpoint, struct local_slot *slot)
 
 	if (!slot->announced || slot->arrived < slot->expected)
 		return;
+	/* The peer takes the send back: its answer ends the receive, not the bytes. */
+	if (operation->state == STATE_CANCELLING)
+		return;
 	if (slot->arrived > slot->expected) {
 		endpoint_doom(endpoint, -EPROTO, "the peer sent more bytes than it announced");
 		return;
@@ -269,7 +272,9 @@ void recv_push(haul_endpoint *endpoint, const struct wire_push *push)
 		return;
 	operation = slot->operation;
 	if (operation->kind == OPERATION_QUERY || slot->announced || push->offset != 0 ||
-	    push->tensor.bytes > operation->bytes) {
+	    push->tensor.bytes > operation->bytes ||
+	    (endpoint->context->config.checksum != CHECKSUM_NONE &&
+	     !(push->flags & WIRE_PUSH_CHECKSUM))) {
 		endpoint_doom(endpoint, -EPROTO, "the peer pushes what the slot can't take");
 		return;
 	}
@@ -349,6 +354,10 @@ void recv_cancel(struct operation *operation, int result)
 		operation_complete(operation, result);
 		return;
 	}
+	if (operation->state == STATE_CANCELLING && result == -ETIMEDOUT) {
+		endpoint_doom(endpoint, -ETIMEDOUT, "it didn't answer a cancel within peer_ms");
+		return;
+	}
 	if (operation->state != STATE_POSTED)
 		return;
 	slot = &endpoint->slots[operation->slot];
@@ -361,6 +370,9 @@ void recv_cancel(struct operation *operation, int result)
 	} else {
 		operation->state = STATE_CANCELLING;
 		operation->result = result;
+		if (deadlines_set(&endpoint->context->deadlines, &operation->timer.deadline,
+				  haul_clock() + endpoint->context->config.peer_ms * 1000000))
+			endpoint_doom(endpoint, -ENOMEM, "no memory for a deadline");
 	}
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "host:port" to socket addresses and back. */
+/* Numeric addresses, as the engine passes them, to socket addresses and back. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
@@ -10,46 +10,8 @@
 
 #include "tcp.h"
 
-#define EXPECTED "expected host:port, [IPv6]:port or *:port"
-
-/* Cut "host:port" into its halves. An IPv6 address stands in brackets. */
-static int cut(haul_context *engine, const char *text, char host[256], char port[8])
-{
-	const char *colon = strrchr(text, ':');
-	size_t length;
-
-	if (text[0] == '[') {
-		const char *bracket = strchr(text, ']');
-
-		if (!bracket || bracket[1] != ':')
-			return haul_fail(engine, -EINVAL, "address \"%s\": " EXPECTED, text);
-		colon = bracket + 1;
-		length = (size_t)(bracket - text - 1);
-		text++;
-	} else {
-		if (!colon)
-			return haul_fail(engine, -EINVAL, "address \"%s\" has no port: " EXPECTED,
-					 text);
-		length = (size_t)(colon - text);
-		if (memchr(text, ':', length))
-			return haul_fail(engine, -EINVAL,
-					 "address \"%s\": an IPv6 address needs brackets: " EXPECTED,
-					 text);
-	}
-	if (length == 0 || length >= 256)
-		return haul_fail(engine, -EINVAL, "address \"%s\" has no host: " EXPECTED, text);
-	memcpy(host, text, length);
-	host[length] = 0;
-	if (strlen(colon + 1) < 1 || strlen(colon + 1) > 5 ||
-	    strspn(colon + 1, "0123456789") != strlen(colon + 1) || atol(colon + 1) > 65535)
-		return haul_fail(engine, -EINVAL, "port \"%s\": expected a number from 0 to 65535",
-				 colon + 1);
-	strcpy(port, colon + 1);
-	return 0;
-}
-
 /* Every address: IPv6 that takes IPv4 too, or IPv4 alone where IPv6 is switched off. */
-static int any_address(const char *port, struct addresses *out)
+static int any_address(unsigned port, struct addresses *out)
 {
 	struct sockaddr_in6 *six;
 	struct sockaddr_in *four;
@@ -60,7 +22,7 @@ static int any_address(const char *port, struct addresses *out)
 	six = (struct sockaddr_in6 *)&out->list[0];
 	six->sin6_family = AF_INET6;
 	six->sin6_addr = in6addr_any;
-	six->sin6_port = htons((uint16_t)atoi(port));
+	six->sin6_port = htons((uint16_t)port);
 	four = (struct sockaddr_in *)&out->list[1];
 	four->sin_family = AF_INET;
 	four->sin_port = six->sin6_port;
@@ -68,41 +30,46 @@ static int any_address(const char *port, struct addresses *out)
 	return 0;
 }
 
-int address_resolve(haul_context *engine, const char *text, bool passive, struct addresses *out)
+/* One "1.2.3.4:5" or "[::1]:5"; `text` is changed. */
+static int parse(char *text, struct sockaddr_storage *out)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-				 .ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0)};
-	struct addrinfo *found = NULL, *one;
-	char host[256], port[8];
-	int error;
+				 .ai_flags = AI_NUMERICSERV | AI_NUMERICHOST};
+	struct addrinfo *found = NULL;
+	char *colon = strrchr(text, ':');
+
+	if (!colon)
+		return -EINVAL;
+	*colon = 0;
+	if (text[0] == '[' && colon[-1] == ']') {
+		colon[-1] = 0;
+		text++;
+	}
+	if (getaddrinfo(text, colon + 1, &hints, &found))
+		return -EINVAL;
+	memcpy(out, found->ai_addr, found->ai_addrlen);
+	freeaddrinfo(found);
+	return 0;
+}
+
+int address_parse(haul_context *engine, const char *where, struct addresses *out)
+{
+	char text[1024], *next, *one;
 
 	memset(out, 0, sizeof(*out));
-	error = cut(engine, text, host, port);
-	if (error)
-		return error;
-	if (strcmp(host, "*") == 0) {
-		if (!passive)
-			return haul_fail(engine, -EINVAL,
-					 "address \"%s\": * is only for listening; name a host", text);
-		return any_address(port, out);
-	}
-	if (!passive && atoi(port) == 0)
-		return haul_fail(engine, -EINVAL, "address \"%s\": nobody listens on port 0", text);
-	error = getaddrinfo(host, port, &hints, &found);
-	if (error)
-		return haul_fail(engine, error == EAI_MEMORY ? -ENOMEM : -ENOENT,
-				 "host \"%s\" does not resolve: %s", host, gai_strerror(error));
-	for (one = found; one; one = one->ai_next)
-		out->count++;
-	out->list = calloc(out->count, sizeof(*out->list));
-	if (!out->list) {
-		freeaddrinfo(found);
+	if (strncmp(where, "*:", 2) == 0)
+		return any_address((unsigned)atoi(where + 2), out);
+	snprintf(text, sizeof(text), "%s", where);
+	out->list = calloc(ADDRESSES_MAX, sizeof(*out->list));
+	if (!out->list)
 		return -ENOMEM;
+	for (one = strtok_r(text, ",", &next); one && out->count < ADDRESSES_MAX;
+	     one = strtok_r(NULL, ",", &next)) {
+		if (parse(one, &out->list[out->count++])) {
+			free(out->list);
+			return haul_fail(engine, -EINVAL, "\"%s\" is no numeric address", where);
+		}
 	}
-	out->count = 0;
-	for (one = found; one; one = one->ai_next)
-		memcpy(&out->list[out->count++], one->ai_addr, one->ai_addrlen);
-	freeaddrinfo(found);
 	return 0;
 }
 

@@ -164,6 +164,8 @@ static void take_event(struct backend_context *context, const struct epoll_event
 		(void)ignored;
 		return;
 	}
+	if (event->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+		socket->ended = true;
 	if (event->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 		socket->readable = true;
 	if (event->events & (EPOLLOUT | EPOLLHUP | EPOLLERR))

@@ -13,7 +13,7 @@
 #define READ_BATCH 8
 
 /* An outbox that has grown beyond this is given back when it is empty. */
-#define OUTBOX_KEEP (16 * 1024)
+#define OUTBOX_KEEP (32 * 1024)
 
 /* ---- Out --------------------------------------------------------------- */
 
@@ -387,7 +387,7 @@ void control_read(struct backend_link *link)
 			return;
 		}
 		if ((size_t)got < asked)
-			socket->readable = false;
+			socket_short_read(socket);
 		direct = (uint64_t)got < link->small_left ? (uint64_t)got : link->small_left;
 		if (direct) {
 			link->small_left -= direct;

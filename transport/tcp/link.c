@@ -26,11 +26,6 @@
 #define LEAVE (5000 * MS)
 #define LEAVE_CHECK (2 * MS)
 
-static uint64_t patience(const struct backend_link *link)
-{
-	return haul_peer_ms(link->context->engine) * MS;
-}
-
 void link_timer(struct backend_link *link, uint64_t at)
 {
 	if (at < link->context->next_timer)
@@ -56,6 +51,8 @@ struct backend_link *link_new(struct backend_context *context, bool connector)
 	TAILQ_INIT(&link->gone);
 	TAILQ_INIT(&link->transfers);
 	TAILQ_INIT(&link->all_transfers);
+	for (int i = 0; i < SIZE_CLASSES; i++)
+		TAILQ_INIT(&link->by_size[i]);
 	tune_init(link);
 	TAILQ_INSERT_TAIL(&context->links, link, all);
 	return link;
@@ -190,7 +187,7 @@ int tcp_connect(struct backend_context *context, const char *where, haul_endpoin
 	char why[160];
 	int error;
 
-	error = address_resolve(context->engine, where, false, &addresses);
+	error = address_parse(context->engine, where, &addresses);
 	if (error)
 		return error;
 	link = link_new(context, true);
@@ -284,13 +281,6 @@ static void ask(struct tcp_socket *socket)
 	socket->preamble_done = 0;
 }
 
-static void look_after_missing(struct backend_link *link)
-{
-	if (link->control && link->pulse && link->control->state == SOCKET_UP &&
-	    link->pulse->state == SOCKET_UP)
-		link->missing_since = 0;
-}
-
 static void up(struct tcp_socket *socket)
 {
 	socket->state = SOCKET_UP;
@@ -298,7 +288,6 @@ static void up(struct tcp_socket *socket)
 	socket_ready(socket);
 	if (socket_prepare(socket))
 		link_fail(socket->link, -EINVAL, "congestion= was refused by the kernel");
-	look_after_missing(socket->link);
 }
 
 /* The answer to OPEN: the session has a name now, and gets its other sockets. */
@@ -308,8 +297,7 @@ static void opened(struct backend_link *link, const struct preamble *answer)
 
 	memcpy(link->session, answer->session, SESSION_SIZE);
 	link->state = LINK_OPEN;
-	link->missing_since = now;
-	link_timer(link, now + patience(link));
+	link->local = socket_is_local(link->control);
 	if (start_socket(link, SOCKET_PULSE, &link->pulse)) {
 		socket_dead(link->pulse);
 		link->pulse = NULL;
@@ -414,7 +402,6 @@ void link_adopt(struct backend_link *link, struct tcp_socket *socket, const stru
 		stream_up(socket->stream);
 		break;
 	}
-	look_after_missing(link);
 }
 
 /* ---- Breaking ---------------------------------------------------------- */
@@ -446,8 +433,6 @@ void link_socket_broken(struct tcp_socket *socket, int error)
 			link->control = NULL;
 		else
 			link->pulse = NULL;
-		if (!link->missing_since)
-			link->missing_since = now;
 	}
 	if (role == SOCKET_PULSE && error == -ETIMEDOUT) {
 		snprintf(why, sizeof(why), "its host did not answer for %llu ms (peer_ms)",
@@ -463,19 +448,36 @@ void link_socket_broken(struct tcp_socket *socket, int error)
 
 /* ---- Timers ------------------------------------------------------------ */
 
-static void replace_missing(struct backend_link *link, uint64_t now)
+/*
+ * The control stream or the pulse is away. TCP connects without the help of the peer's process: a
+ * connection that stays unanswered says that there is no way to the peer's host any more. One that
+ * TCP has made but the process has not answered only says that the process is busy.
+ */
+static void replace_missing(struct backend_link *link, struct tcp_socket **missing,
+			    enum socket_role role, uint64_t now)
 {
-	struct tcp_socket **missing = !link->control ? &link->control : &link->pulse;
-	int error;
+	uint64_t patience = haul_peer_ms(link->context->engine) * MS;
 
-	if (*missing || now < link->retry_at)
+	if (*missing) {
+		if ((*missing)->state != SOCKET_CONNECTING)
+			return;
+		if (now - (*missing)->since >= patience)
+			link_fail(link, -ETIMEDOUT,
+				  "a broken connection could not be replaced within peer_ms");
+		else
+			link_timer(link, (*missing)->since + patience);
 		return;
-	error = start_socket(link, missing == &link->control ? SOCKET_CONTROL : SOCKET_PULSE, missing);
-	if (error) {
+	}
+	if (now < link->retry_at) {
+		link_timer(link, link->retry_at);
+		return;
+	}
+	if (start_socket(link, role, missing)) {
 		socket_dead(*missing);
 		*missing = NULL;
 	}
 	link->retry_at = now + RETRY;
+	link_timer(link, link->retry_at);
 }
 
 void link_open_streams(struct backend_link *link, uint64_t now)
@@ -525,9 +527,9 @@ static void check_streams(struct backend_link *link, uint64_t now)
 			continue;
 		}
 		if (link->connector && stream != TAILQ_FIRST(&link->streams) &&
-		    link->stream_count > tune_wanted(link) && stream->log_first == stream->log_next &&
+		    link->stream_count > tune_wanted(link) && stream->socket->state == SOCKET_UP &&
 		    !stream->writing && now - stream->used_at > STREAM_IDLE)
-			stream_free(stream);
+			stream_break(stream);
 	}
 }
 
@@ -553,17 +555,12 @@ void link_timers(struct backend_link *link, uint64_t now)
 	}
 	if (link->error || !link->endpoint || link->state == LINK_CONNECTING)
 		return;
-	if (link->missing_since) {
-		if (now - link->missing_since >= patience(link)) {
-			link_fail(link, -ETIMEDOUT, "a broken connection could not be replaced within peer_ms");
-			return;
-		}
-		if (link->connector) {
-			replace_missing(link, now);
-			link_timer(link, link->retry_at > now ? link->retry_at : now + RETRY);
-		}
-		link_timer(link, link->missing_since + patience(link));
+	if (link->connector) {
+		replace_missing(link, &link->control, SOCKET_CONTROL, now);
+		replace_missing(link, &link->pulse, SOCKET_PULSE, now);
 	}
+	if (link->error)
+		return;
 	link_open_streams(link, now);
 	if (link->stream_retry_at > now)
 		link_timer(link, link->stream_retry_at);

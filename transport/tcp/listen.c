@@ -107,7 +107,7 @@ int tcp_listen(struct backend_context *context, const char *where, haul_listener
 	struct addresses addresses;
 	int error, fd = -1;
 
-	error = address_resolve(context->engine, where, true, &addresses);
+	error = address_parse(context->engine, where, &addresses);
 	if (error)
 		return error;
 	error = listen_any(context, where, &addresses, &fd);
@@ -266,24 +266,25 @@ static void open_session(struct tcp_socket *stranger, const struct preamble *pre
 	char address[128];
 
 	peer_address(stranger->fd, address, sizeof(address));
-	if (!link || haul_random(link->session, SESSION_SIZE) ||
-	    answer(stranger, preamble, PREAMBLE_WELCOME, link)) {
+	if (link && haul_random(link->session, SESSION_SIZE) == 0)
+		link->endpoint = haul_on_accepted(engine, link, address);
+	if (!link || !link->endpoint) {
+		answer(stranger, preamble, PREAMBLE_REFUSED, NULL);
 		if (link)
 			link_free(link);
 		socket_dead(stranger);
 		return;
 	}
-	promote(stranger, SOCKET_CONTROL);
+	link->local = socket_is_local(stranger);
+	link->state = LINK_OPEN;
 	link->control = stranger;
 	stranger->link = link;
-	link->state = LINK_OPEN;
-	link->missing_since = haul_clock(); /* until the pulse is there */
-	link_timer(link, link->missing_since + haul_peer_ms(context->engine) * 1000000);
-	link->endpoint = haul_on_accepted(engine, link, address);
-	if (!link->endpoint) {
-		link_free(link);
+	promote(stranger, SOCKET_CONTROL);
+	if (answer(stranger, preamble, PREAMBLE_WELCOME, link)) {
+		link_socket_broken(stranger, -ECONNRESET);
 		return;
 	}
+	tune_ask(link);
 	tcp_flush(link);
 }
 

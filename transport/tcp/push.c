@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pushes: small ones go with the control messages, large ones are cut into chunks that take turns. */
+/* Pushes: small ones go with the control messages, large ones are cut into chunks. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -19,11 +19,39 @@ void transfer_release(struct transfer *transfer)
 		free(transfer);
 }
 
+static void queue(struct backend_link *link, struct transfer *transfer)
+{
+	transfer->class = 63 - (unsigned)__builtin_clzll(transfer->push->length);
+	TAILQ_INSERT_TAIL(&link->transfers, transfer, queued);
+	TAILQ_INSERT_TAIL(&link->by_size[transfer->class], transfer, sized);
+	link->classes |= UINT64_C(1) << transfer->class;
+	transfer->waiting = true;
+}
+
 static void unqueue(struct backend_link *link, struct transfer *transfer)
 {
-	if (transfer->waiting)
-		TAILQ_REMOVE(&link->transfers, transfer, queued);
+	if (!transfer->waiting)
+		return;
 	transfer->waiting = false;
+	TAILQ_REMOVE(&link->transfers, transfer, queued);
+	TAILQ_REMOVE(&link->by_size[transfer->class], transfer, sized);
+	if (TAILQ_EMPTY(&link->by_size[transfer->class]))
+		link->classes &= ~(UINT64_C(1) << transfer->class);
+}
+
+/*
+ * The oldest tensor and the smallest take turns: a large one never holds up a small one, many
+ * small ones never hold up a large one, and tensors of one size end one after the other
+ * instead of all at once, so that there is always something left to fill the path with.
+ */
+static struct transfer *next_transfer(struct backend_link *link)
+{
+	if (!link->classes)
+		return NULL;
+	link->smallest_turn = !link->smallest_turn;
+	if (link->smallest_turn)
+		return TAILQ_FIRST(&link->by_size[__builtin_ctzll(link->classes)]);
+	return TAILQ_FIRST(&link->transfers);
 }
 
 /* The push is over. Streams that are in the middle of a chunk of it go on with filler. */
@@ -80,7 +108,7 @@ bool push_next_chunk(struct backend_link *link, struct chunk *chunk)
 
 	if (next_returned(link, chunk))
 		return true;
-	transfer = TAILQ_FIRST(&link->transfers);
+	transfer = next_transfer(link);
 	if (!transfer)
 		return false;
 	chunk->transfer = transfer;
@@ -88,13 +116,10 @@ bool push_next_chunk(struct backend_link *link, struct chunk *chunk)
 	chunk->length = cut(link, transfer->push->length - transfer->next);
 	transfer->users++;
 	transfer->next += chunk->length;
-	unqueue(link, transfer);
-	if (transfer->next < transfer->push->length) {
-		/* Tensors in flight take turns. */
-		TAILQ_INSERT_TAIL(&link->transfers, transfer, queued);
-		transfer->waiting = true;
-	} else if (!push_pending(link)) {
-		tune_idle(link);
+	if (transfer->next == transfer->push->length) {
+		unqueue(link, transfer);
+		if (!push_pending(link))
+			tune_idle(link);
 	}
 	return true;
 }
@@ -136,11 +161,10 @@ static int push_large(struct backend_link *link, struct haul_push *push)
 	}
 	transfer->push = push;
 	transfer->users = 1;
-	transfer->waiting = true;
 	push->backend = transfer;
 	if (!push_pending(link))
 		tune_busy(link);
-	TAILQ_INSERT_TAIL(&link->transfers, transfer, queued);
+	queue(link, transfer);
 	TAILQ_INSERT_TAIL(&link->all_transfers, transfer, all);
 	return 0;
 }

@@ -66,6 +66,12 @@ void socket_ready(struct tcp_socket *socket)
 		TAILQ_INSERT_TAIL(&socket->context->ready, socket, ready_entry);
 }
 
+void socket_short_read(struct tcp_socket *socket)
+{
+	if (!socket->ended)
+		socket->readable = false;
+}
+
 void socket_dead(struct tcp_socket *socket)
 {
 	struct backend_context *context;
@@ -106,8 +112,12 @@ static void set(int fd, int level, int name, int value)
 	(void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-/* The kernel's keep-alive: notices a dead host within peer_ms, also when nobody polls. */
-static void set_pulse(struct tcp_socket *socket)
+/*
+ * The kernel's keep-alive: notices a dead host within peer_ms, also when nobody polls. Only the
+ * pulse gets the user timeout: where bytes wait because the peer's process is busy and its window is
+ * closed, that would end the connection of a peer that lives.
+ */
+static void set_keepalive(struct tcp_socket *socket)
 {
 	int ms = (int)haul_peer_ms(socket->context->engine);
 	int seconds = ms / 4000 > 0 ? ms / 4000 : 1;
@@ -116,7 +126,8 @@ static void set_pulse(struct tcp_socket *socket)
 	set(socket->fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
 	set(socket->fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
 	set(socket->fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-	set(socket->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, ms);
+	if (socket->role == SOCKET_PULSE)
+		set(socket->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, ms);
 }
 
 static int set_congestion(struct tcp_socket *socket, const char *name)
@@ -127,8 +138,9 @@ static int set_congestion(struct tcp_socket *socket, const char *name)
 }
 
 /* Whether the peer is this host: its address is our own. */
-static bool is_local(int fd)
+bool socket_is_local(const struct tcp_socket *socket)
 {
+	int fd = socket->fd;
 	struct sockaddr_storage own = {0}, peer = {0};
 	socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
 
@@ -156,8 +168,7 @@ int socket_prepare(struct tcp_socket *socket)
 	int fd = socket->fd;
 
 	set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-	if (socket->role == SOCKET_PULSE)
-		set_pulse(socket);
+	set_keepalive(socket);
 	if (socket->role != SOCKET_STREAM)
 		return 0;
 	set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)config->unsent);
@@ -165,7 +176,7 @@ int socket_prepare(struct tcp_socket *socket)
 		set(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
 	if (config->congestion)
 		return set_congestion(socket, config->congestion);
-	if (is_local(fd))
+	if (socket_is_local(socket))
 		set_local_congestion(socket);
 	return 0;
 }
@@ -209,9 +220,9 @@ static int bind_local(struct backend_context *context, int fd, const struct sock
 	int error;
 
 	snprintf(text, sizeof(text), strchr(host, ':') && host[0] != '[' ? "[%s]:0" : "%s:0", host);
-	error = address_resolve(context->engine, text, true, &local);
+	error = address_parse(context->engine, text, &local);
 	if (error)
-		return error;
+		return haul_fail(context->engine, -EINVAL, "bind=%s: expected a numeric address", host);
 	error = -EADDRNOTAVAIL;
 	for (unsigned i = 0; i < local.count && error; i++) {
 		if (local.list[i].ss_family == peer->ss_family)

@@ -416,7 +416,7 @@ void stream_read(struct stream *stream)
 			return;
 		}
 		if ((size_t)got < asked)
-			socket->readable = false;
+			socket_short_read(socket);
 		moved += (size_t)got;
 		if (!take(stream, (size_t)got))
 			return;

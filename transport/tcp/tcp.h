@@ -11,6 +11,9 @@
 
 #define STREAMS_MAX 64
 
+/* Tensors of 2^n to 2^(n+1) - 1 bytes are one class. */
+#define SIZE_CLASSES 64
+
 /* The control stream is read in pieces of this size; a longer record arrives in several. */
 #define INBOX_SIZE (16 * 1024)
 
@@ -79,6 +82,8 @@ struct tcp_socket {
 	int fd;
 	bool ready;                    /* in context->ready */
 	bool readable, writable;       /* as the last event said and no call has disproved */
+	bool ended;                    /* the peer's end or an error is behind the bytes that can be read:
+					* no event tells of it again */
 	bool full;                     /* control: the last write found no room */
 	uint64_t since;                /* haul_clock(): accepted or connecting */
 	size_t preamble_done;          /* bytes sent or received of it */
@@ -90,6 +95,8 @@ struct tcp_socket {
 /* A push that is cut into chunks. Lives until no chunk log names it any more. */
 struct transfer {
 	TAILQ_ENTRY(transfer) queued;  /* in link->transfers while it has bytes to give out */
+	TAILQ_ENTRY(transfer) sized;   /* ... and in link->by_size */
+	unsigned class;                /* of its size: the index into link->by_size */
 	TAILQ_ENTRY(transfer) all;     /* in link->all_transfers while it has a push */
 	struct haul_push *push;        /* NULL: ended; its chunks are not needed any more */
 	bool waiting;                  /* in link->transfers */
@@ -181,14 +188,14 @@ struct backend_link {
 	haul_endpoint *endpoint;      /* NULL once it is disconnected */
 	enum link_state state;
 	bool connector;
+	bool local;                   /* the peer is on this host */
 	bool lost;                    /* reported, or about to be */
 	int error;                    /* to be reported by the next progress; 0: none */
 	char why[160];
 	uint8_t session[SESSION_SIZE];
 	struct sockaddr_storage *addresses; /* the connecting side: all that the name stands for */
 	unsigned address_count, address;    /* the one in use */
-	uint64_t missing_since;       /* the control stream or the pulse broke: haul_clock(); 0: both are there */
-	uint64_t retry_at;            /* the connecting side: when to try again */
+	uint64_t retry_at;            /* the connecting side: when to try to replace a socket again */
 	uint64_t leave_until;
 
 	struct tcp_socket *control, *pulse;
@@ -208,7 +215,10 @@ struct backend_link {
 	uint32_t next_stream;
 	uint64_t stream_retry_at;
 	unsigned wanted_by_peer;
-	struct transfer_list transfers;     /* with bytes to give out: they take turns */
+	struct transfer_list transfers;     /* with bytes to give out, oldest first */
+	struct transfer_list by_size[SIZE_CLASSES]; /* the same by size, within a class oldest first */
+	uint64_t classes;             /* which of these are not empty, a bit each */
+	bool smallest_turn;           /* the next chunk is the smallest tensor's */
 	struct transfer_list all_transfers;
 	struct chunk *returned;       /* chunks of broken streams, to be sent first */
 	size_t returned_count, returned_room;
@@ -256,11 +266,13 @@ struct backend_context {
 #define SMALL_MAX 65536
 
 /* address.c */
+#define ADDRESSES_MAX 16
+
 struct addresses {
 	struct sockaddr_storage *list; /* malloc()ed */
 	unsigned count;
 };
-int address_resolve(haul_context *engine, const char *text, bool passive, struct addresses *out);
+int address_parse(haul_context *engine, const char *where, struct addresses *out);
 void address_print(const struct sockaddr_storage *address, char *text, size_t room);
 socklen_t address_size(const struct sockaddr_storage *address);
 void address_set_port(struct sockaddr_storage *address, unsigned port);
@@ -273,7 +285,9 @@ int socket_connect(struct backend_context *context, const struct sockaddr_storag
 int socket_prepare(struct tcp_socket *socket);      /* options of its role */
 void socket_ready(struct tcp_socket *socket);       /* look at it in this progress */
 void socket_dead(struct tcp_socket *socket);        /* close; NULL is allowed */
+void socket_short_read(struct tcp_socket *socket);  /* there was less than asked for: wait for an event */
 int socket_error(const struct tcp_socket *socket);  /* SO_ERROR, negative */
+bool socket_is_local(const struct tcp_socket *socket); /* the peer is on this host */
 const char *socket_names(enum socket_role role);
 
 /* listen.c */
@@ -340,6 +354,7 @@ void tune_init(struct backend_link *link);
 void tune_busy(struct backend_link *link);    /* there is something to send */
 void tune_idle(struct backend_link *link);    /* everything was handed to sockets */
 void tune_stream_gone(struct backend_link *link); /* TCP's counters are about to lose a stream */
+void tune_ask(struct backend_link *link);     /* the accepting side: let the peer open what is wanted */
 void tune_run(struct backend_link *link, uint64_t now);
 uint64_t tune_next(const struct backend_link *link);
 unsigned tune_wanted(const struct backend_link *link); /* how many streams should be open */

@@ -5,9 +5,9 @@
  * The sender measures what TCP gets acknowledged while there is something to send, and tries
  * twice as many streams. More streams stay when they are clearly faster, or when packets are
  * lost and they are faster at all; otherwise the trial is undone, and the next one waits, twice as
- * long each time. A gain that noise could explain has to show a second time. Where nothing is
- * lost, half as many are tried in turn, and stay when they are as fast: a path that was busy for a
- * while goes back to one stream. A rate that falls says that the path has changed.
+ * long each time. A gain that noise could explain has to show a second time. Half as many are
+ * tried in turn, and stay when they are as fast: a path that was busy for a while goes back to
+ * fewer streams. A rate that falls says that the path has changed.
  *
  * A trial costs little: streams that are not used stay open, and chunks are simply given to fewer
  * or more of them.
@@ -29,11 +29,11 @@
 
 /* Twice the streams have to be this much faster to stay; below CLEAR only if that shows twice. */
 #define GAIN 1.08
-#define CLEAR 1.4
+#define CLEAR 1.25
 /* Half the streams stay when they are at least this fast. */
 #define AS_GOOD 0.98
 /* The same where packets are lost: there each stream is held back by itself. */
-#define GAIN_LOSSY 1.02
+#define GAIN_LOSSY 1.05
 /* Segments sent again: from here on a path counts as lossy. Queues that overflow stay below. */
 #define LOSSY 0.002
 /* A rate that falls below this part of the best says that the path has changed. */
@@ -62,16 +62,19 @@ static struct counters count(const struct backend_link *link)
 	return sum;
 }
 
+/* Within one host there is no path that could throttle one socket. */
 static bool automatic(const struct backend_link *link)
 {
-	return link->context->config->streams == HAUL_OPTION_AUTO;
+	return link->context->config->streams == HAUL_OPTION_AUTO && !link->local;
 }
 
 void tune_init(struct backend_link *link)
 {
 	struct tune *tune = &link->tune;
 
-	tune->target = automatic(link) ? 1 : (unsigned)link->context->config->streams;
+	uint64_t streams = link->context->config->streams;
+
+	tune->target = streams == HAUL_OPTION_AUTO ? 1 : (unsigned)streams;
 	tune->steady = tune->target;
 	tune->patience = PATIENCE_LEAST;
 }
@@ -159,19 +162,23 @@ uint64_t tune_next(const struct backend_link *link)
 
 /* ---- Deciding ---------------------------------------------------------- */
 
-static void set_target(struct backend_link *link, unsigned target)
+void tune_ask(struct backend_link *link)
 {
 	uint8_t bytes[4];
 
+	put32(bytes, link->tune.target);
+	if (control_record(link, RECORD_STREAMS, bytes, sizeof(bytes)) == 0)
+		control_write(link);
+}
+
+static void set_target(struct backend_link *link, unsigned target)
+{
 	haul_log(HAUL_LOG_DEBUG, "%u streams instead of %u", target, link->tune.target);
 	link->tune.target = target;
-	if (link->connector) {
+	if (link->connector)
 		link_open_streams(link, haul_clock());
-	} else {
-		put32(bytes, target);
-		if (control_record(link, RECORD_STREAMS, bytes, sizeof(bytes)) == 0)
-			control_write(link);
-	}
+	else
+		tune_ask(link);
 	tcp_flush(link);
 }
 
@@ -245,7 +252,7 @@ static void judge_trial(struct backend_link *link, double rate, bool lossy, uint
 
 	if (tune->tried < tune->steady ? gain < AS_GOOD : gain < (lossy ? GAIN_LOSSY : GAIN)) {
 		undo(link, now);
-	} else if (tune->tried > tune->steady && (lossy || gain >= CLEAR)) {
+	} else if (tune->tried > tune->steady && gain >= CLEAR) {
 		adopt(link, rate, lossy);
 	} else {
 		tune->trial_rate = rate;
@@ -259,7 +266,7 @@ static void judge_again(struct backend_link *link, double rate, bool lossy, uint
 	struct tune *tune = &link->tune;
 	double gain = tune->trial_rate / rate;
 
-	if (tune->tried < tune->steady ? gain < AS_GOOD : gain < GAIN)
+	if (tune->tried < tune->steady ? gain < AS_GOOD : gain < (lossy ? GAIN_LOSSY : GAIN))
 		undo(link, now);
 	else
 		adopt(link, tune->trial_rate, lossy);
@@ -283,7 +290,7 @@ static void judge_steady(struct backend_link *link, double rate, bool lossy, uin
 	if (now < tune->next_trial)
 		return;
 	/* What was tried last decides what comes now: more, less, more … */
-	if (!lossy && tune->steady > 1 && tune->tried > tune->steady)
+	if (tune->steady > 1 && tune->tried > tune->steady)
 		start_trial(link, tune->steady / 2, rate);
 	else
 		try_more(link, rate, lossy);

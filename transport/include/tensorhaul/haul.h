@@ -70,7 +70,8 @@ typedef struct haul_region haul_region;
  *
  * Errors: -EINVAL (unknown transport or option, value out of range; haul_detail(NULL)
  * names the value and the valid ones), -ENOSYS (the transport is not built or its
- * module can't be loaded), -ENOMEM, -EMFILE, and what the transport reports.
+ * module can't be loaded), -ENOENT and -EACCES (the key file of auth=psk:FILE), -ENOMEM,
+ * -EMFILE, and what the transport reports.
  */
 int haul_open(const char *spec, haul_context **context);
 
@@ -142,8 +143,8 @@ void haul_listener_close(haul_listener *listener);
  * and, when its result is 0, an endpoint. Names are resolved in this call,
  * which may block for that.
  *
- * Errors: -EINVAL (not an address), -ENOENT (the name does not resolve), -ENOMEM,
- * -EMFILE. Results: -ECONNREFUSED (nobody listens), -ETIMEDOUT (no answer within
+ * Errors: -EINVAL (not an address), -ENOENT (the name does not resolve), -EADDRNOTAVAIL
+ * and -ENODEV (the options bind and interface), -ENOMEM, -EMFILE. Results: -ECONNREFUSED (nobody listens), -ETIMEDOUT (no answer within
  * the option connect_ms), -EPROTO (no tensorhaul there, or another
  * version), -EACCES (authentication failed), -ENETUNREACH, -EHOSTUNREACH.
  */
@@ -228,7 +229,8 @@ struct haul_op {
  * keys are independent of each other. The receive may be posted before or after.
  *
  * The tensor must be compact and row-major (strides NULL or what the shape says),
- * on a CPU device, of rank 0 to HAUL_RANK_MAX; `byte_offset` counts. The DLTensor
+ * in memory that the CPU reaches (kDLCPU, kDLCUDAHost, kDLROCMHost), of rank 0 to
+ * HAUL_RANK_MAX; `byte_offset` counts. The DLTensor
  * itself is copied by the call; its data must stay unchanged until the
  * completion. Data may be NULL only when the tensor has no bytes.
  *
@@ -242,8 +244,9 @@ struct haul_op {
  * A send that was given up while its bytes were on their way ends the peer's receive
  * with -ECANCELED.
  *
- * Errors: -EINVAL (tensor, key), -EFAULT (not inside the region), -EACCES (the
- * region is not for sends), -ENOTCONN (endpoint lost), -ENOMEM.
+ * Errors: -EINVAL (tensor, key, a region of another context), -EOVERFLOW (the shape's size),
+ * -EFAULT (not inside the region), -EACCES (the region is not for sends), -ENOTCONN
+ * (endpoint lost), -ENOMEM.
  */
 int haul_send(haul_endpoint *endpoint, struct haul_key key, const DLTensor *tensor,
 	      haul_region *region, const struct haul_op *op);
@@ -305,7 +308,7 @@ struct haul_completion {
 	haul_endpoint *endpoint; /* NULL when a connect failed. The handle may already be released
 				  * (haul_disconnect()): it is only a name then */
 	struct haul_tensor_info tensor; /* received, queried or too large: what was sent */
-	const char *detail;      /* what failed, or NULL; valid until the next haul_poll() on the context */
+	const char *detail;      /* what failed, or NULL; valid until the calling thread's next haul_poll() */
 	uint64_t reserved[4];
 };
 
@@ -356,7 +359,7 @@ struct haul_statistics {
 	uint64_t chunks_again;      /* of these, sent once more (a stream broke, a packet was lost) */
 	uint64_t tensors_again;     /* sent once more because of a checksum */
 	uint64_t streams;           /* connections, queue pairs or channels in use now */
-	uint64_t streams_replaced;
+	uint64_t streams_replaced;  /* connections that broke, and were replaced or not needed */
 	uint64_t wait_ns;           /* sends: from the call to the meeting with a receive */
 	uint64_t move_ns;           /* sends: from the meeting to PLACED */
 	uint64_t operations;        /* not complete now */
