@@ -286,7 +286,8 @@ static void tcp_wait(struct backend_context *context, int timeout_ms)
 	if (context->event_count)
 		return;
 	count = epoll_wait(context->epoll, context->events, EVENTS_MAX, timeout_ms);
-	context->event_count = count > 0 ? count : 0;
+	/* Other threads look at the count meanwhile, at the events only this one does. */
+	__atomic_store_n(&context->event_count, count > 0 ? count : 0, __ATOMIC_RELAXED);
 }
 
 static void tcp_wake(struct backend_context *context)
@@ -305,7 +306,8 @@ static int tcp_event_fd(struct backend_context *context)
 static uint64_t tcp_next_timer(struct backend_context *context)
 {
 	/* Work that is left for the next round can't wait. */
-	if (!TAILQ_EMPTY(&context->ready) || context->errors || context->event_count)
+	if (!TAILQ_EMPTY(&context->ready) || context->errors ||
+	    __atomic_load_n(&context->event_count, __ATOMIC_RELAXED))
 		return 0;
 	return context->next_timer;
 }

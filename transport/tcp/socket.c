@@ -89,6 +89,12 @@ void socket_dead(struct tcp_socket *socket)
 		TAILQ_REMOVE(&context->sockets, socket, all);
 	}
 	socket->role = SOCKET_DEAD;
+	/*
+	 * A forked child may hold a copy of the descriptor: closing ours would then neither end
+	 * the connection nor the events.
+	 */
+	epoll_ctl(context->epoll, EPOLL_CTL_DEL, socket->fd, NULL);
+	shutdown(socket->fd, SHUT_RDWR);
 	close(socket->fd);
 	socket->fd = -1;
 	TAILQ_INSERT_TAIL(&context->dead, socket, all);
