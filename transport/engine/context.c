@@ -44,13 +44,9 @@ void context_leave(haul_context *context)
 	 * others do: messages leave here, and it is woken for what only it can do.
 	 */
 	if (context->sleeping) {
-		struct deadline *first = deadlines_first(&context->deadlines);
-
 		engine_flush(context);
-		if (context->doomed || !TAILQ_EMPTY(&context->digests) ||
-		    !TAILQ_EMPTY(&context->completions) || !TAILQ_EMPTY(&context->events) ||
-		    (first && first->at < context->sleeping_until) ||
-		    context->backend->context->next_timer(context->state) < context->sleeping_until)
+		if (!TAILQ_EMPTY(&context->completions) || !TAILQ_EMPTY(&context->events) ||
+		    poll_next_timer(context) < context->sleeping_until)
 			context->backend->context->wake(context->state);
 	}
 	if (context->waiters &&

@@ -282,6 +282,7 @@ void engine_flush(haul_context *context);
 /* Run the context until ready(user), or the time (haul_clock(); UINT64_MAX: never) is over; 0 or -ETIMEDOUT. */
 int engine_wait(haul_context *context, bool (*ready)(haul_context *, void *), void *user,
 		uint64_t until);
+uint64_t poll_next_timer(haul_context *context);
 int poll_start(haul_context *context);     /* the progress thread */
 void poll_stop(haul_context *context);
 void poll_signal(haul_context *context);   /* bring haul_event_fd()'s state up to date */

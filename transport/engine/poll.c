@@ -105,12 +105,14 @@ int engine_progress(haul_context *context)
 
 /* ---- Waiting ----------------------------------------------------------- */
 
-/* When progress has to run next, at the latest, even without an event. */
-static uint64_t next_timer(haul_context *context)
+/* When progress has to run next, at the latest, even without an event; 0: at once. */
+uint64_t poll_next_timer(haul_context *context)
 {
 	struct deadline *first = deadlines_first(&context->deadlines);
 	uint64_t at = context->backend->context->next_timer(context->state);
 
+	if (!TAILQ_EMPTY(&context->digests) || context->doomed || context->released)
+		return 0;
 	return first && first->at < at ? first->at : at;
 }
 
@@ -119,8 +121,6 @@ static int timeout_ms(uint64_t until, uint64_t now)
 {
 	uint64_t ms;
 
-	if (until == UINT64_MAX)
-		return -1;
 	if (until <= now)
 		return 0;
 	ms = (until - now + NS_PER_MS - 1) / NS_PER_MS;
@@ -128,15 +128,19 @@ static int timeout_ms(uint64_t until, uint64_t now)
 }
 
 /* Sleep in the backend, without the lock. */
-static void sleep_until(haul_context *context, uint64_t until, uint64_t now)
+static void sleep_until(haul_context *context, uint64_t until)
 {
-	uint64_t timer = next_timer(context);
-	int ms = timeout_ms(timer < until ? timer : until, now);
+	uint64_t timer = poll_next_timer(context);
+	int ms = -1;
 
+	if (timer < until)
+		until = timer;
+	if (until != UINT64_MAX)
+		ms = timeout_ms(until, haul_clock());
 	if (ms == 0)
 		return;
 	context->sleeping = true;
-	context->sleeping_until = timer < until ? timer : until;
+	context->sleeping_until = until;
 	pthread_mutex_unlock(&context->lock);
 	context->backend->context->wait(context->state, ms);
 	pthread_mutex_lock(&context->lock);
@@ -157,16 +161,27 @@ static void wait_for_driver(haul_context *context, uint64_t until)
 	context->waiters--;
 }
 
+/* spin_us: whether this thread should look again instead of sleeping. */
+static bool spinning(haul_context *context, uint64_t *spin_until, int done)
+{
+	uint64_t now;
+
+	if (!context->config.spin_us)
+		return false;
+	now = haul_clock();
+	if (done || !*spin_until)
+		*spin_until = now + context->config.spin_us * 1000;
+	return now < *spin_until;
+}
+
 int engine_wait(haul_context *context, bool (*ready)(haul_context *, void *), void *user,
 		uint64_t until)
 {
 	uint64_t spin_until = 0;
-	int result = 0;
+	bool over = false;
+	int done = 0;
 
-	while (!ready(context, user)) {
-		uint64_t now;
-		int done;
-
+	while (!ready(context, user) && !over) {
 		if (context->driving) {
 			if (haul_clock() >= until)
 				return -ETIMEDOUT;
@@ -174,31 +189,24 @@ int engine_wait(haul_context *context, bool (*ready)(haul_context *, void *), vo
 			continue;
 		}
 		context->driving = true;
-		done = engine_progress(context);
 		/*
-		 * What is queued leaves now, unless the caller gets his turn: his answer then
-		 * shares a write with it.
+		 * What is queued leaves now. Not so when there is something to hand out: the caller's
+		 * answer then shares a write with it.
 		 */
-		if (!ready(context, user))
-			engine_flush(context);
-		now = until == 0 ? 0 : haul_clock();
-		if (now >= until) {
-			result = ready(context, user) ? 0 : -ETIMEDOUT;
-		} else if (done > 0) {
-			spin_until = 0;
-		} else if (context->config.spin_us && (!spin_until || now < spin_until)) {
-			if (!spin_until)
-				spin_until = now + context->config.spin_us * 1000;
-		} else {
-			sleep_until(context, until, now);
-		}
+		engine_flush(context);
+		/* Sleep first: that ends at once when something is there already. */
+		if (until && !spinning(context, &spin_until, done))
+			sleep_until(context, until);
+		done = engine_progress(context);
+		over = until == 0 || (until != UINT64_MAX && haul_clock() >= until);
 		context->driving = false;
 		if (context->waiters)
 			pthread_cond_broadcast(&context->changed);
-		if (result)
-			return result;
 	}
-	return 0;
+	if (ready(context, user))
+		return 0;
+	engine_flush(context);
+	return -ETIMEDOUT;
 }
 
 static uint64_t deadline_of(int timeout)
@@ -336,10 +344,8 @@ int haul_poll(haul_context *context, struct haul_completion *completions, int ma
 		return error;
 	free_handed_out();
 	context->round++;
-	/* As long as there is something to hand out, the caller's answers are waited for. */
-	if (!anything(context, NULL))
-		engine_flush(context);
 	if (max == 0) {
+		engine_flush(context);
 		if (!context->driving) {
 			context->driving = true;
 			engine_progress(context);
@@ -366,30 +372,24 @@ int haul_poll(haul_context *context, struct haul_completion *completions, int ma
 static void *run_thread(void *argument)
 {
 	haul_context *context = argument;
-	uint64_t spin = context->config.spin_us * 1000;
-	uint64_t idle_since = 0;
+	uint64_t spin_until = 0;
+	int done = 0;
 
 	pthread_mutex_lock(&context->lock);
+	context->driving = true;
 	while (!context->closing) {
-		int done = engine_progress(context);
-
+		if (!spinning(context, &spin_until, done))
+			sleep_until(context, UINT64_MAX);
+		done = engine_progress(context);
 		engine_flush(context);
 		context->round++;
 		if (anything(context, NULL) && context->waiters)
 			pthread_cond_broadcast(&context->changed);
 		if (context->outside >= 0)
 			poll_signal(context);
-		if (done)
-			idle_since = 0;
-		else if (spin && !idle_since)
-			idle_since = haul_clock();
-		if (done || (spin && haul_clock() - idle_since < spin)) {
-			/* Let the others in. */
-			pthread_mutex_unlock(&context->lock);
-			pthread_mutex_lock(&context->lock);
-		} else {
-			sleep_until(context, UINT64_MAX, haul_clock());
-		}
+		/* Let the others in. */
+		pthread_mutex_unlock(&context->lock);
+		pthread_mutex_lock(&context->lock);
 	}
 	context->driving = false;
 	pthread_mutex_unlock(&context->lock);
@@ -454,9 +454,8 @@ void poll_signal(haul_context *context)
 	ssize_t ignored;
 
 	if (!context->threaded) {
-		wanted = wanted || !TAILQ_EMPTY(&context->dirty) ||
-			 !TAILQ_EMPTY(&context->digests) || context->doomed;
-		set_clock(context, next_timer(context));
+		wanted = wanted || !TAILQ_EMPTY(&context->dirty);
+		set_clock(context, poll_next_timer(context));
 	}
 	if (wanted == context->signalled)
 		return;

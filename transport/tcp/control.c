@@ -380,6 +380,7 @@ void control_read(struct backend_link *link)
 			continue;
 		if (got < 0 && errno == EAGAIN) {
 			socket->readable = false;
+			link->context->in_vain = i == 0;
 			break;
 		}
 		if (got <= 0) {
@@ -388,6 +389,8 @@ void control_read(struct backend_link *link)
 		}
 		if ((size_t)got < asked)
 			socket_short_read(socket);
+		if (!link->context->watched)
+			link->context->hot = socket;
 		direct = (uint64_t)got < link->small_left ? (uint64_t)got : link->small_left;
 		if (direct) {
 			link->small_left -= direct;

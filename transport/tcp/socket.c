@@ -89,6 +89,8 @@ void socket_dead(struct tcp_socket *socket)
 		TAILQ_REMOVE(&context->sockets, socket, all);
 	}
 	socket->role = SOCKET_DEAD;
+	if (context->hot == socket)
+		context->hot = NULL;
 	/*
 	 * A forked child may hold a copy of the descriptor: closing ours would then neither end
 	 * the connection nor the events.
@@ -108,6 +110,23 @@ int socket_error(const struct tcp_socket *socket)
 	if (getsockopt(socket->fd, SOL_SOCKET, SO_ERROR, &error, &size))
 		return -errno;
 	return -error;
+}
+
+/*
+ * With MSG_ZEROCOPY the kernel tells when it has let go of memory. That is not needed, since a
+ * send ends when the peer has the bytes, but what it tells has to be taken, or it runs out of room.
+ */
+bool socket_only_notified(const struct tcp_socket *socket)
+{
+	char control[256];
+	struct msghdr message;
+
+	if (socket->context->config->zerocopy == ZEROCOPY_NO || socket->role != SOCKET_STREAM)
+		return false;
+	do {
+		message = (struct msghdr){.msg_control = control, .msg_controllen = sizeof(control)};
+	} while (recvmsg(socket->fd, &message, MSG_ERRQUEUE) >= 0);
+	return socket_error(socket) == 0;
 }
 
 /* ---- Options ----------------------------------------------------------- */

@@ -14,6 +14,9 @@
 /* Bytes that one stream moves before others get their turn. */
 #define TURN (1024 * 1024)
 
+/* Below this size a copy costs less than pinning the pages (Documentation/networking/msg_zerocopy). */
+#define ZEROCOPY_LEAST (10 * 1024)
+
 /* What is sent in the place of a tensor that was given up in the middle of a chunk. */
 static const uint8_t filler[64 * 1024];
 
@@ -215,6 +218,7 @@ static size_t gather(struct stream *stream, struct iovec pieces[2], size_t *coun
 {
 	const struct chunk *chunk = logged(stream, stream->log_next);
 	const struct haul_push *push = chunk->transfer->push;
+	const struct backend_link *link = stream->link;
 	uint64_t done = stream->written < CHUNK_SIZE ? 0 : stream->written - CHUNK_SIZE;
 	size_t left = chunk->length - done;
 	size_t sum = 0;
@@ -226,6 +230,9 @@ static size_t gather(struct stream *stream, struct iovec pieces[2], size_t *coun
 		sum = pieces[0].iov_len;
 		*count = 1;
 	}
+	/* With MSG_ZEROCOPY the header goes by itself: its memory is used again at once. */
+	if (*count && link->context->config->zerocopy == ZEROCOPY_MSG)
+		return sum;
 	if (push) {
 		pieces[*count] = (struct iovec){(void *)(push->data + chunk->offset + done), left};
 	} else {
@@ -253,6 +260,15 @@ static bool in_use(const struct stream *stream)
 	return false;
 }
 
+static int how_to_send(const struct stream *stream, size_t asked)
+{
+	if (stream->link->context->config->zerocopy == ZEROCOPY_NO)
+		return 0;
+	if (stream->written < CHUNK_SIZE)
+		return MSG_MORE;
+	return asked >= ZEROCOPY_LEAST ? MSG_ZEROCOPY : 0;
+}
+
 /* Write once. False: the socket is full, or broken. */
 static bool write_once(struct stream *stream, size_t *moved)
 {
@@ -261,8 +277,11 @@ static bool write_once(struct stream *stream, size_t *moved)
 	struct iovec pieces[2];
 	struct msghdr message = {.msg_iov = pieces};
 	size_t asked = gather(stream, pieces, &message.msg_iovlen);
-	ssize_t sent = sendmsg(socket->fd, &message, MSG_NOSIGNAL);
+	ssize_t sent = sendmsg(socket->fd, &message, MSG_NOSIGNAL | how_to_send(stream, asked));
 
+	/* ENOBUFS: too many notifications of MSG_ZEROCOPY wait. Then it is copied. */
+	if (sent < 0 && errno == ENOBUFS)
+		sent = sendmsg(socket->fd, &message, MSG_NOSIGNAL);
 	if (sent < 0) {
 		if (errno == EINTR)
 			return true;

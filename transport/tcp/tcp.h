@@ -257,6 +257,10 @@ struct backend_context {
 	unsigned errors;              /* links with an error to report */
 	uint64_t next_timer;
 	bool bbr;                     /* the kernel lets us choose it */
+	bool watched;                 /* the event descriptor was asked for */
+	bool in_vain;                 /* the socket that was served had nothing */
+	unsigned looks;
+	struct tcp_socket *hot;       /* the control stream that spoke last, if nothing else did since */
 	uint8_t *scrap;               /* where discarded bytes go; SCRAP_SIZE */
 };
 
@@ -287,6 +291,7 @@ void socket_ready(struct tcp_socket *socket);       /* look at it in this progre
 void socket_dead(struct tcp_socket *socket);        /* close; NULL is allowed */
 void socket_short_read(struct tcp_socket *socket);  /* there was less than asked for: wait for an event */
 int socket_error(const struct tcp_socket *socket);  /* SO_ERROR, negative */
+bool socket_only_notified(const struct tcp_socket *socket); /* EPOLLERR was about MSG_ZEROCOPY */
 bool socket_is_local(const struct tcp_socket *socket); /* the peer is on this host */
 const char *socket_names(enum socket_role role);
 
