@@ -57,6 +57,7 @@ static void add_statistics(struct haul_statistics *sum, const struct haul_statis
 	sum->tensors_received += more->tensors_received;
 	sum->bytes_sent += more->bytes_sent;
 	sum->bytes_received += more->bytes_received;
+	sum->bytes_arrived += more->bytes_arrived;
 	sum->chunks_sent += more->chunks_sent;
 	sum->chunks_again += more->chunks_again;
 	sum->tensors_again += more->tensors_again;

@@ -227,6 +227,7 @@ void haul_on_arrived(haul_endpoint *endpoint, uint64_t name, uint64_t length)
 		return;
 	}
 	slot->arrived += length;
+	endpoint->counters.bytes_arrived += length;
 	check_complete(endpoint, slot);
 }
 

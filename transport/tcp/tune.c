@@ -3,11 +3,11 @@
  * streams=auto: how many sockets does this path need?
  *
  * The sender measures what TCP gets acknowledged while there is something to send, and tries
- * twice as many streams. More streams stay when they are clearly faster, or when packets are
- * lost and they are faster at all; otherwise the trial is undone, and the next one waits, twice as
- * long each time. A gain that noise could explain has to show a second time. Half as many are
- * tried in turn, and stay when they are as fast: a path that was busy for a while goes back to
- * fewer streams. A rate that falls says that the path has changed.
+ * twice as many streams, at least sixteen where packets are lost. More streams stay when they are
+ * clearly faster; otherwise the trial is undone, and the next one waits, twice as long each time. A
+ * gain that noise could explain has to show a second time. Half as many are tried in turn, and stay
+ * when they are as fast: a path that was busy for a while goes back to fewer streams. A rate that
+ * falls says that the path has changed.
  *
  * A trial costs little: streams that are not used stay open, and chunks are simply given to fewer
  * or more of them.
@@ -21,7 +21,7 @@
 #define MS UINT64_C(1000000)
 
 /* One measurement, of time in which there was something to send. */
-#define EPOCH (100 * MS)
+#define EPOCH (150 * MS)
 /* After a change, TCP needs this long to find its speed. */
 #define SETTLE (60 * MS)
 #define PATIENCE_LEAST (1000 * MS)
@@ -32,10 +32,13 @@
 #define CLEAR 1.25
 /* Half the streams stay when they are at least this fast. */
 #define AS_GOOD 0.98
-/* The same where packets are lost: there each stream is held back by itself. */
-#define GAIN_LOSSY 1.05
 /* Segments sent again: from here on a path counts as lossy. Queues that overflow stay below. */
-#define LOSSY 0.002
+#define LOSSY 0.005
+/*
+ * On a lossy path this many stay when they are not slower: a stream that loses a packet for the
+ * second time stands still for 200 ms (the least retransmission timeout), and the others go on.
+ */
+#define LOSSY_STREAMS 16
 /* A rate that falls below this part of the best says that the path has changed. */
 #define CHANGED 0.7
 
@@ -48,7 +51,7 @@ static struct counters count(const struct backend_link *link)
 	struct counters sum = {0};
 	struct stream *stream;
 
-	TAILQ_FOREACH(stream, &link->streams, streams) {
+	TAILQ_FOREACH (stream, &link->streams, streams) {
 		struct tcp_info info = {0};
 		socklen_t size = sizeof(info);
 
@@ -191,7 +194,7 @@ static bool change_to_bbr(struct backend_link *link)
 	if (!link->context->bbr || link->tune.bbr)
 		return false;
 	link->tune.bbr = true;
-	TAILQ_FOREACH(stream, &link->streams, streams)
+	TAILQ_FOREACH (stream, &link->streams, streams)
 		changed |= stream_use_bbr(stream);
 	return changed;
 }
@@ -214,7 +217,15 @@ static void try_more(struct backend_link *link, double rate, bool lossy)
 {
 	unsigned target = 2 * link->tune.steady;
 
-	start_trial(link, lossy && target < 8 ? 8 : target, rate);
+	start_trial(link, lossy && target < LOSSY_STREAMS ? LOSSY_STREAMS : target, rate);
+}
+
+/* How much faster the trial has to be. */
+static double needed(const struct tune *tune, bool lossy)
+{
+	if (tune->tried < tune->steady || (lossy && tune->tried <= LOSSY_STREAMS))
+		return AS_GOOD;
+	return GAIN;
 }
 
 /* The number that was tried stays, and what lies beyond it is tried at once. */
@@ -250,9 +261,10 @@ static void judge_trial(struct backend_link *link, double rate, bool lossy, uint
 	struct tune *tune = &link->tune;
 	double gain = rate / tune->rate;
 
-	if (tune->tried < tune->steady ? gain < AS_GOOD : gain < (lossy ? GAIN_LOSSY : GAIN)) {
+	if (gain < needed(tune, lossy)) {
 		undo(link, now);
-	} else if (tune->tried > tune->steady && gain >= CLEAR) {
+	} else if (tune->tried > tune->steady &&
+		   (gain >= CLEAR || (lossy && tune->tried <= LOSSY_STREAMS))) {
 		adopt(link, rate, lossy);
 	} else {
 		tune->trial_rate = rate;
@@ -266,7 +278,7 @@ static void judge_again(struct backend_link *link, double rate, bool lossy, uint
 	struct tune *tune = &link->tune;
 	double gain = tune->trial_rate / rate;
 
-	if (tune->tried < tune->steady ? gain < AS_GOOD : gain < (lossy ? GAIN_LOSSY : GAIN))
+	if (gain < needed(tune, lossy))
 		undo(link, now);
 	else
 		adopt(link, tune->trial_rate, lossy);
@@ -290,7 +302,7 @@ static void judge_steady(struct backend_link *link, double rate, bool lossy, uin
 	if (now < tune->next_trial)
 		return;
 	/* What was tried last decides what comes now: more, less, more … */
-	if (tune->steady > 1 && tune->tried > tune->steady)
+	if (tune->tried > tune->steady && tune->steady > (lossy ? LOSSY_STREAMS : 1))
 		start_trial(link, tune->steady / 2, rate);
 	else
 		try_more(link, rate, lossy);
@@ -315,6 +327,9 @@ void tune_run(struct backend_link *link, uint64_t now)
 	tune->busy_since = now;
 	rate = (double)tune->bytes / (double)tune->busy_ns;
 	lossy = (double)tune->again > LOSSY * (double)tune->segments;
+	haul_log(HAUL_LOG_DEBUG, "%u streams: %.3f Gb/s, %.2f %% of the segments sent again",
+		 tune->target, 8 * rate,
+		 tune->segments ? 100.0 * (double)tune->again / (double)tune->segments : 0.0);
 	if (tune->phase == TUNE_TRIAL)
 		judge_trial(link, rate, lossy, now);
 	else if (tune->phase == TUNE_CONFIRM)

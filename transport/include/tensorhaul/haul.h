@@ -355,6 +355,7 @@ struct haul_statistics {
 	uint64_t tensors_received;
 	uint64_t bytes_sent;        /* of tensors, placed at the peer */
 	uint64_t bytes_received;
+	uint64_t bytes_arrived;     /* in place, of tensors that are not complete too */
 	uint64_t chunks_sent;       /* pieces that the transport cut tensors into */
 	uint64_t chunks_again;      /* of these, sent once more (a stream broke, a packet was lost) */
 	uint64_t tensors_again;     /* sent once more because of a checksum */
