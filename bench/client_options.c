@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <popt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "plain_tcp.h"
+
+const char *const test_names[] = {"throughput", "latency", "rate", "bidirectional", NULL};
+
+static const char *const waiting_names[] = {"block", "poll", NULL};
+static const char *const live_names[] = {"auto", "yes", "no", NULL};
+
+/* What was given, as text: an option that is NULL or "auto" was left to the program. */
+static struct {
+	char *connect, *transport, *tests, *direction, *size, *rate_size, *latency_size;
+	char *concurrency, *rate_concurrency, *latency_concurrency, *endpoints, *clients;
+	char *count, *seconds, *warmup, *rounds, *waiting, *patience, *memory, *seed;
+	char *ceiling_address, *congestion, *live, *json;
+	int ceiling, verify, verbose;
+} given = {
+	.tests = "throughput",
+	.direction = "send",
+	.size = "100MiB",
+	.rate_size = "64B",
+	.latency_size = "64B",
+	.concurrency = "auto",
+	.rate_concurrency = "256",
+	.latency_concurrency = "1",
+	.endpoints = "1",
+	.clients = "1",
+	.count = "0",
+	.seconds = "5",
+	.warmup = "1",
+	.rounds = "3",
+	.waiting = "block",
+	.patience = "30",
+	.memory = "2GiB",
+	.seed = "1",
+	.ceiling_address = "auto",
+	.congestion = "cubic",
+	.live = "auto",
+};
+
+#define SHOWN (POPT_ARG_STRING | POPT_ARGFLAG_SHOW_DEFAULT)
+
+/* --test may be given again and again: each one is handed out with this value. */
+enum { OPTION_TEST = 1 };
+
+static char *test_given;
+
+static struct poptOption what_table[] = {
+	{"test", 'T', POPT_ARG_STRING, &test_given, OPTION_TEST,
+	 "throughput, latency, rate or bidirectional, several with commas or by repeating the "
+	 "option (default: \"throughput\")",
+	 "LIST"},
+	{"direction", 'd', SHOWN, &given.direction, 0,
+	 "throughput and rate: send to the server, recv from it, or both", "NAME"},
+	{"size", 's', SHOWN, &given.size, 0,
+	 "throughput and bidirectional: tensor sizes, several with commas", "LIST"},
+	{"concurrency", 'c', SHOWN, &given.concurrency, 0,
+	 "tensors in flight on each endpoint, with a buffer each; auto is 64 MiB worth of tensors, "
+	 "from 4 (so 4 for 100MiB) to 256, less when --memory is too small",
+	 "N"},
+	{"endpoints", 'e', SHOWN, &given.endpoints, 0, "endpoints of each client", "N"},
+	{"clients", 'n', SHOWN, &given.clients, 0, "clients, a process each if more than one", "N"},
+	{"latency-size", 0, SHOWN, &given.latency_size, 0, "latency: size of ping and pong",
+	 "SIZE"},
+	{"latency-concurrency", 0, SHOWN, &given.latency_concurrency, 0,
+	 "latency: pings in flight on each endpoint", "N"},
+	{"rate-size", 0, SHOWN, &given.rate_size, 0, "rate: tensor size", "SIZE"},
+	{"rate-concurrency", 0, SHOWN, &given.rate_concurrency, 0,
+	 "rate: tensors in flight on each endpoint", "N"},
+	{"waiting", 'w', SHOWN, &given.waiting, 0,
+	 "block: sleep until something happens; poll: look again and again, on both sides", "NAME"},
+	{"verify", 'V', POPT_ARG_NONE, &given.verify, 0,
+	 "hash every tensor; any mismatch is counted and fails the run (default: off)", NULL},
+	{"seed", 0, SHOWN, &given.seed, 0, "of the tensors' contents", "N"},
+	POPT_TABLEEND};
+
+static struct poptOption how_long_table[] = {
+	{"rounds", 'r', SHOWN, &given.rounds, 0, "rounds of each test", "N"},
+	{"seconds", 'S', SHOWN, &given.seconds, 0,
+	 "how long a round measures; without end if only --count is given", "SECONDS"},
+	{"warmup", 0, SHOWN, &given.warmup, 0, "before each round, not measured", "SECONDS"},
+	{"count", 'C', SHOWN, &given.count, 0,
+	 "end a round after so many tensors or pings of a client; 0 is without a limit", "N"},
+	{"timeout", 0, SHOWN, &given.patience, 0,
+	 "give up when nothing moves for so long, or when the server does not answer", "SECONDS"},
+	{"memory", 'm', SHOWN, &given.memory, 0, "for the tensors of all clients together", "SIZE"},
+	POPT_TABLEEND};
+
+static struct poptOption ceiling_table[] = {
+	{"ceiling", 'x', POPT_ARG_NONE, &given.ceiling, 0,
+	 "measure one plain TCP socket to the same host too, round by round in turn (default: off)",
+	 NULL},
+	{"ceiling-congestion", 0, SHOWN, &given.congestion, 0,
+	 "its congestion control algorithm, on both sides", "NAME"},
+	{"ceiling-connect", 0, SHOWN, &given.ceiling_address, 0,
+	 "where its server is: auto is the host of --connect and the port that the server tells; "
+	 "port 0 is that one too",
+	 "HOST:PORT"},
+	POPT_TABLEEND};
+
+static struct poptOption output_table[] = {
+	{"json", 'j', POPT_ARG_STRING, &given.json, 0,
+	 "write the numbers; \"-\" is the standard output (default: none)", "FILE"},
+	{"live", 'L', SHOWN, &given.live, 0,
+	 "a line each second: yes, no, or auto: when the standard output is a terminal", "NAME"},
+	{"verbose", 'v', POPT_ARG_NONE, &given.verbose, 0,
+	 "the library's messages too (default: warnings only)", NULL},
+	POPT_TABLEEND};
+
+static struct poptOption option_table[] = {
+	{"connect", 'a', POPT_ARG_STRING, &given.connect, 0,
+	 "where haul-bench-server listens (default: none, must be given)", "HOST:PORT"},
+	{"transport", 't', POPT_ARG_STRING, &given.transport, 0,
+	 "transport spec, \"tcp,streams=8\" (default: $HAUL_TRANSPORT, else auto)", "SPEC"},
+	{NULL, 0, POPT_ARG_INCLUDE_TABLE, what_table, 0, "What is measured:", NULL},
+	{NULL, 0, POPT_ARG_INCLUDE_TABLE, how_long_table, 0, "How long, and how much:", NULL},
+	{NULL, 0, POPT_ARG_INCLUDE_TABLE, ceiling_table, 0, "Plain TCP beside it:", NULL},
+	{NULL, 0, POPT_ARG_INCLUDE_TABLE, output_table, 0, "Output:", NULL},
+	POPT_AUTOHELP POPT_TABLEEND};
+
+/* ---- One value each ---- */
+
+static uint64_t number(const char *option, const char *text, uint64_t low, uint64_t high)
+{
+	uint64_t value = 0;
+
+	if (bench_parse_number(text, low, high, &value))
+		bench_usage_error("--%s=%s: expected a number from %llu to %llu", option, text,
+				  (unsigned long long)low, (unsigned long long)high);
+	return value;
+}
+
+static uint64_t size(const char *option, const char *text, uint64_t low, uint64_t high)
+{
+	char from[BENCH_SIZE_TEXT], to[BENCH_SIZE_TEXT];
+	uint64_t value = 0;
+
+	if (bench_parse_size(text, &value) || value < low || value > high)
+		bench_usage_error("--%s=%s: expected a size from %s to %s; units are B, KB, MB, "
+				  "GB, TB, KiB, MiB, GiB and TiB",
+				  option, text, bench_size_text(from, low),
+				  bench_size_text(to, high));
+	return value;
+}
+
+static double seconds(const char *option, const char *text, double low, double high)
+{
+	double value = 0;
+
+	if (bench_parse_seconds(text, low, high, &value))
+		bench_usage_error("--%s=%s: expected seconds, from %g to %g", option, text, low,
+				  high);
+	return value;
+}
+
+static int choice(const char *option, const char *text, const char *const *names)
+{
+	int value = bench_parse_choice(text, names);
+	char list[256] = "";
+
+	for (int i = 0; value < 0 && names[i]; i++) {
+		size_t used = strlen(list);
+
+		snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", names[i]);
+	}
+	if (value < 0)
+		bench_usage_error("--%s=%s: expected one of: %s", option, text, list);
+	return value;
+}
+
+static char *copy(const char *text)
+{
+	char *own = strdup(text);
+
+	if (!own) {
+		bench_complain("no memory");
+		exit(EXIT_FAILED);
+	}
+	return own;
+}
+
+static void parse_sizes(struct client_options *options)
+{
+	char *list = copy(given.size), *rest = list, *item;
+
+	while ((item = strsep(&rest, ","))) {
+		if (options->size_count == SIZES_MAX)
+			bench_usage_error("--size=%s: more than %d sizes", given.size, SIZES_MAX);
+		options->sizes[options->size_count++] = size("size", item, 0, UINT64_C(1) << 46);
+	}
+	free(list);
+}
+
+static void parse_tests(struct client_options *options)
+{
+	char *list = copy(given.tests), *rest = list, *item;
+
+	while ((item = strsep(&rest, ",")))
+		options->tests[choice("test", item, test_names)] = true;
+	free(list);
+}
+
+static void parse_live(struct client_options *options)
+{
+	static const bool answers[] = {false, true, false};
+	int live = choice("live", given.live, live_names);
+
+	options->live = live ? answers[live] : isatty(STDOUT_FILENO) == 1;
+}
+
+static void parse_ceiling(struct client_options *options)
+{
+	char host[sizeof(options->ceiling_host)];
+	uint16_t port;
+
+	options->ceiling = given.ceiling;
+	options->congestion = given.congestion;
+	if (!*given.congestion || strlen(given.congestion) >= PLAIN_CONGESTION_MAX)
+		bench_usage_error("--ceiling-congestion=%s: expected a name of less than %d "
+				  "letters, as cubic or bbr",
+				  given.congestion, PLAIN_CONGESTION_MAX);
+	if (bench_split_address(given.connect, host, sizeof(host), &port) || !port)
+		bench_usage_error("--connect=%s: expected HOST:PORT or [IPV6]:PORT, the port from "
+				  "1 to 65535",
+				  given.connect);
+	snprintf(options->ceiling_host, sizeof(options->ceiling_host), "%s", host);
+	if (strcmp(given.ceiling_address, "auto") == 0)
+		return;
+	if (bench_split_address(given.ceiling_address, options->ceiling_host,
+				sizeof(options->ceiling_host), &port))
+		bench_usage_error("--ceiling-connect=%s: expected HOST:PORT or auto",
+				  given.ceiling_address);
+	options->ceiling_port = port;
+}
+
+/* ---- All of them ---- */
+
+static void parse_amounts(struct client_options *options)
+{
+	options->concurrency =
+		strcmp(given.concurrency, "auto") == 0
+			? 0
+			: number("concurrency", given.concurrency, 1, PROTOCOL_CONCURRENCY_MAX);
+	options->rate_concurrency =
+		number("rate-concurrency", given.rate_concurrency, 1, PROTOCOL_CONCURRENCY_MAX);
+	options->latency_concurrency =
+		number("latency-concurrency", given.latency_concurrency, 1, 1024);
+	options->endpoints = number("endpoints", given.endpoints, 1, 1024);
+	options->clients = number("clients", given.clients, 1, 1024);
+	options->rounds = number("rounds", given.rounds, 1, 1000);
+	options->count = number("count", given.count, 0, UINT64_C(1) << 53);
+	options->seconds = seconds("seconds", given.seconds, 0.05, 86400);
+	options->warmup = seconds("warmup", given.warmup, 0, 3600);
+	options->patience = seconds("timeout", given.patience, 1, 86400);
+	options->rate_size = size("rate-size", given.rate_size, 0, 1 << 20);
+	options->latency_size = size("latency-size", given.latency_size, 1, PLAIN_PING_MAX);
+	options->memory = size("memory", given.memory, 1 << 20, UINT64_C(1) << 46);
+	options->seed = number("seed", given.seed, 0, UINT32_MAX);
+}
+
+/* Only what was asked for explicitly can be too much. */
+static void check_memory(const struct client_options *options)
+{
+	uint64_t flows =
+		options->clients * options->endpoints *
+		(options->tests[TEST_BIDIRECTIONAL] || options->direction == DIRECTION_BOTH ? 2
+											    : 1);
+
+	for (size_t i = 0; i < options->size_count; i++) {
+		uint64_t concurrency = options->concurrency ? options->concurrency : 1, bytes;
+		char each[BENCH_SIZE_TEXT];
+
+		if (!__builtin_mul_overflow(options->sizes[i], flows * concurrency, &bytes) &&
+		    bytes <= options->memory)
+			continue;
+		bench_usage_error("--memory=%s is too small for %llu tensors of %s in flight",
+				  given.memory, (unsigned long long)(flows * concurrency),
+				  bench_size_text(each, options->sizes[i]));
+	}
+}
+
+static void check_options(struct client_options *options)
+{
+	int result;
+
+	if (!given.connect)
+		bench_usage_error("--connect=HOST:PORT is missing");
+	options->connect = given.connect;
+	options->transport = given.transport;
+	options->direction = (enum direction)choice("direction", given.direction, direction_names);
+	options->poll = choice("waiting", given.waiting, waiting_names) == 1;
+	options->verify = given.verify;
+	options->verbose = given.verbose;
+	options->json = given.json;
+	parse_ceiling(options);
+	parse_tests(options);
+	parse_sizes(options);
+	parse_amounts(options);
+	if (options->tests[TEST_THROUGHPUT] || options->tests[TEST_BIDIRECTIONAL])
+		check_memory(options);
+	parse_live(options);
+	result = bench_json_check(options->json);
+	if (result)
+		bench_usage_error("--json=%s: %s", options->json, strerror(-result));
+}
+
+static void add_test(void)
+{
+	static char *list;
+	char *longer = NULL;
+
+	if (asprintf(&longer, "%s%s%s", list ? list : "", list ? "," : "", test_given) < 0) {
+		bench_complain("no memory");
+		exit(EXIT_FAILED);
+	}
+	free(list);
+	free(test_given);
+	test_given = NULL;
+	given.tests = list = longer;
+}
+
+void client_options_parse(int argc, const char **argv, struct client_options *options)
+{
+	poptContext context = poptGetContext(NULL, argc, argv, option_table, 0);
+	const char *time = given.seconds;
+	int result;
+
+	while ((result = poptGetNextOpt(context)) == OPTION_TEST)
+		add_test();
+	if (result < -1)
+		bench_usage_error("%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
+				  poptStrerror(result));
+	if (poptPeekArg(context))
+		bench_usage_error("%s: not an option", poptPeekArg(context));
+	poptFreeContext(context);
+	*options = (struct client_options){0};
+	check_options(options);
+	if (options->count && given.seconds == time)
+		options->seconds = INFINITY;
+}
+
+/* ---- How many tensors in flight ---- */
+
+#define WORTH (UINT64_C(64) << 20)
+
+uint32_t client_concurrency(const struct client_options *options, enum test_kind kind,
+			    uint64_t tensor)
+{
+	uint64_t flows =
+		options->clients * options->endpoints *
+		(kind == TEST_BIDIRECTIONAL || options->direction == DIRECTION_BOTH ? 2 : 1);
+	uint64_t share = options->memory / flows;
+	uint64_t concurrency;
+
+	if (kind == TEST_LATENCY)
+		return (uint32_t)options->latency_concurrency;
+	if (kind == TEST_RATE)
+		return (uint32_t)options->rate_concurrency;
+	if (options->concurrency)
+		return (uint32_t)options->concurrency;
+	concurrency = tensor ? WORTH / tensor : 256;
+	if (concurrency < 4)
+		concurrency = 4;
+	if (concurrency > 256)
+		concurrency = 256;
+	if (tensor && concurrency > share / tensor)
+		concurrency = share / tensor;
+	return concurrency ? (uint32_t)concurrency : 1;
+}

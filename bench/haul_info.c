@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * haul-info: the transports of this build and their options, whether they can run here, and what
+ * the host offers them.
+ *
+ * --json writes one object:
+ *   {"tool": "haul-info", "version": "0.1.0", "common_options": [OPTION...],
+ *    "transports": [{"name", "available": bool, "reason": text|null, "options": [OPTION...]}],
+ *    "host": {see host_facts.h}}
+ * OPTION: {"name", "default", "range", "help"}. With --transport only that one, and no host.
+ */
+#include <popt.h>
+#include <string.h>
+#include <tensorhaul/haul.h>
+
+#include "bench_common.h"
+#include "host_facts.h"
+
+static struct {
+	char *transport, *json;
+} options;
+
+static struct poptOption option_table[] = {
+	{"transport", 't', POPT_ARG_STRING, &options.transport, 0,
+	 "only this one, without the host (default: all)", "NAME"},
+	{"json", 'j', POPT_ARG_STRING | POPT_ARGFLAG_OPTIONAL, &options.json, 'j',
+	 "write JSON into a file, or to the standard output without one (default: a text)", "FILE"},
+	POPT_AUTOHELP POPT_TABLEEND};
+
+static bool as_json;
+
+/* ---- Options of the command line ---- */
+
+static void check_transport(void)
+{
+	char list[256] = "";
+
+	for (unsigned i = 0; options.transport && haul_transport_name(i); i++) {
+		size_t used = strlen(list);
+
+		if (strcmp(haul_transport_name(i), options.transport) == 0)
+			return;
+		snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
+			 haul_transport_name(i));
+	}
+	if (options.transport)
+		bench_usage_error("--transport=%s: expected one of: %s", options.transport, list);
+}
+
+static void parse_options(int argc, const char **argv)
+{
+	poptContext context = poptGetContext(NULL, argc, argv, option_table, 0);
+	int result;
+
+	while ((result = poptGetNextOpt(context)) == 'j')
+		as_json = true;
+	if (result < -1)
+		bench_usage_error("%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
+				  poptStrerror(result));
+	if (poptPeekArg(context))
+		bench_usage_error("%s: not an option", poptPeekArg(context));
+	poptFreeContext(context);
+	check_transport();
+	result = bench_json_check(options.json);
+	if (result)
+		bench_usage_error("--json=%s: %s", options.json, strerror(-result));
+}
+
+static bool wanted(const char *name)
+{
+	return !options.transport || strcmp(options.transport, name) == 0;
+}
+
+/* ---- Text ---- */
+
+static void print_options(const char *name)
+{
+	static const char *const heads[] = {"    option", "default", "values", "meaning"};
+	const struct haul_option_info *option;
+	struct bench_table table;
+
+	bench_table_init(&table, ARRAY_LENGTH(heads));
+	bench_table_row(&table);
+	for (size_t i = 0; i < ARRAY_LENGTH(heads); i++)
+		bench_table_cell(&table, i, "%s", heads[i]);
+	for (unsigned i = 0; (option = haul_transport_option(name, i)); i++) {
+		bench_table_row(&table);
+		bench_table_cell(&table, 0, "    %s", option->name);
+		bench_table_cell(&table, 1, "%s", option->value ? option->value : "");
+		bench_table_cell(&table, 2, "%s", option->range ? option->range : "");
+		bench_table_cell(&table, 3, "%s", option->help ? option->help : "");
+	}
+	if (table.count > 1)
+		bench_table_print_left(&table, stdout);
+	else
+		printf("    no options of its own\n");
+	bench_table_free(&table);
+}
+
+static void print_transport(const char *name)
+{
+	char reason[512] = "";
+	int result = haul_transport_probe(name, reason, sizeof(reason));
+
+	printf("  %s: %s%s%s\n", name, result ? "can't run here" : "can run here",
+	       reason[0] ? ": "
+	       : result  ? ": "
+			 : "",
+	       reason[0] ? reason
+	       : result  ? haul_strerror(result)
+			 : "");
+	/* A module that can't be loaded can't tell its options. */
+	if (result == 0 || haul_transport_option(name, 0))
+		print_options(name);
+}
+
+static void print_text(void)
+{
+	printf("Transports\n");
+	for (unsigned i = 0; haul_transport_name(i); i++)
+		if (wanted(haul_transport_name(i)))
+			print_transport(haul_transport_name(i));
+	printf("  options of every transport\n");
+	print_options("");
+	if (!options.transport) {
+		cJSON *facts = host_facts();
+
+		printf("\n");
+		host_facts_print(facts, stdout);
+		cJSON_Delete(facts);
+	}
+}
+
+/* ---- JSON ---- */
+
+static void add_or_null(cJSON *object, const char *name, const char *text)
+{
+	if (text)
+		cJSON_AddStringToObject(object, name, text);
+	else
+		cJSON_AddNullToObject(object, name);
+}
+
+static void add_options(cJSON *object, const char *member, const char *name)
+{
+	cJSON *array = cJSON_AddArrayToObject(object, member);
+	const struct haul_option_info *option;
+
+	for (unsigned i = 0; (option = haul_transport_option(name, i)); i++) {
+		cJSON *item = cJSON_CreateObject();
+
+		add_or_null(item, "name", option->name);
+		add_or_null(item, "default", option->value);
+		add_or_null(item, "range", option->range);
+		add_or_null(item, "help", option->help);
+		cJSON_AddItemToArray(array, item);
+	}
+}
+
+static cJSON *describe_transport(const char *name)
+{
+	cJSON *object = cJSON_CreateObject();
+	char reason[512] = "";
+	int result = haul_transport_probe(name, reason, sizeof(reason));
+	const char *text = reason[0] ? reason : result ? haul_strerror(result) : NULL;
+
+	cJSON_AddStringToObject(object, "name", name);
+	cJSON_AddBoolToObject(object, "available", result == 0);
+	add_or_null(object, "reason", text);
+	add_options(object, "options", name);
+	return object;
+}
+
+static bool write_json(void)
+{
+	const char *path = options.json ? options.json : "-";
+	cJSON *json = cJSON_CreateObject(), *transports;
+	char version[32];
+	int result;
+
+	snprintf(version, sizeof(version), "%d.%d.%d", HAUL_VERSION_MAJOR, HAUL_VERSION_MINOR,
+		 HAUL_VERSION_PATCH);
+	cJSON_AddStringToObject(json, "tool", "haul-info");
+	cJSON_AddStringToObject(json, "version", version);
+	add_options(json, "common_options", "");
+	transports = cJSON_AddArrayToObject(json, "transports");
+	for (unsigned i = 0; haul_transport_name(i); i++)
+		if (wanted(haul_transport_name(i)))
+			cJSON_AddItemToArray(transports,
+					     describe_transport(haul_transport_name(i)));
+	if (!options.transport)
+		cJSON_AddItemToObject(json, "host", host_facts());
+	result = bench_json_write(path, json);
+	cJSON_Delete(json);
+	if (result)
+		bench_complain("--json=%s: %s", path, strerror(-result));
+	return result == 0;
+}
+
+int main(int argc, const char **argv)
+{
+	parse_options(argc, argv);
+	if (as_json)
+		return write_json() ? 0 : EXIT_FAILED;
+	print_text();
+	return 0;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <endian.h>
+#include <errno.h>
+/* Not netinet/tcp.h: its struct tcp_info ends before the count of acknowledged bytes. */
+#include <linux/tcp.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bench_common.h"
+#include "plain_socket.h"
+
+/* ---- The connection ---- */
+
+static int connect_one(const struct addrinfo *address, const char *congestion)
+{
+	int result = 0, fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return -errno;
+	result = plain_set_silence(fd);
+	if (!result)
+		result = plain_set_no_delay(fd);
+	if (!result)
+		result = plain_set_congestion(fd, congestion);
+	if (!result && connect(fd, address->ai_addr, address->ai_addrlen))
+		result = errno == EINPROGRESS ? -ETIMEDOUT : -errno;
+	if (!result)
+		return fd;
+	close(fd);
+	return result;
+}
+
+static int connect_to(const struct plain_request *request, char *why, size_t room)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+	struct addrinfo *found = NULL;
+	char service[8];
+	int result;
+
+	snprintf(service, sizeof(service), "%u", request->port);
+	result = getaddrinfo(request->host, service, &hints, &found);
+	if (result) {
+		snprintf(why, room, "%s: %s", request->host, gai_strerror(result));
+		return -ENOENT;
+	}
+	for (const struct addrinfo *at = found; at; at = at->ai_next) {
+		result = connect_one(at, request->congestion);
+		if (result >= 0)
+			break;
+	}
+	freeaddrinfo(found);
+	if (result < 0)
+		snprintf(why, room, "a plain TCP connection to %s port %u (congestion %s): %s",
+			 request->host, request->port, request->congestion, strerror(-result));
+	return result;
+}
+
+static int say_hello(int fd, const struct plain_request *request, char *why, size_t room)
+{
+	struct plain_hello hello = {
+		.mode = request->mode, .poll = request->poll, .ping_size = request->ping_size};
+	uint8_t bytes[PLAIN_HELLO_SIZE];
+	uint32_t answer;
+	int result;
+
+	snprintf(hello.congestion, sizeof(hello.congestion), "%s", request->congestion);
+	plain_encode(&hello, bytes);
+	result = plain_write_all(fd, bytes, sizeof(bytes));
+	if (!result)
+		result = plain_read_all(fd, &answer, sizeof(answer), false);
+	if (result) {
+		snprintf(why, room, "the plain TCP side of the server does not answer: %s",
+			 strerror(-result));
+	} else if (answer) {
+		result = -(int)le32toh(answer);
+		snprintf(why, room, "the server can't use the congestion algorithm %s: %s",
+			 request->congestion, strerror(-result));
+	}
+	return result;
+}
+
+/* ---- Measuring ---- */
+
+/* The state of the connection at one moment. */
+struct reading {
+	uint64_t time;
+	double bytes;
+};
+
+static bool acknowledged(int fd, struct reading *reading)
+{
+	struct tcp_info info;
+	socklen_t length = sizeof(info);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) ||
+	    length < offsetof(struct tcp_info, tcpi_bytes_acked) + sizeof(info.tcpi_bytes_acked))
+		return false;
+	reading->bytes = (double)info.tcpi_bytes_acked;
+	reading->time = bench_now();
+	return true;
+}
+
+static void show(const struct plain_request *request, double bytes)
+{
+	if (request->live)
+		atomic_store_explicit(&request->live->bytes, (uint64_t)bytes, memory_order_relaxed);
+}
+
+/* What waits in the socket's buffer when the window begins and ends does not count. */
+static int measure_sending(int fd, const struct plain_request *request, uint8_t *buffer,
+			   struct plain_result *result)
+{
+	struct reading first = {0}, last = {0};
+	uint64_t now;
+
+	do {
+		int failed = plain_write_all(fd, buffer, PLAIN_CHUNK);
+
+		if (failed)
+			return failed;
+		result->all_bytes += PLAIN_CHUNK;
+		show(request, result->all_bytes);
+		now = bench_now();
+		if (!first.time && now >= request->begin && !acknowledged(fd, &first))
+			return -EOPNOTSUPP;
+	} while (now < request->end);
+	if (!acknowledged(fd, &last))
+		return -EOPNOTSUPP;
+	result->bytes = last.bytes - first.bytes;
+	result->seconds = (double)(last.time - first.time) / NS_PER_S;
+	/* The server closes when it has read everything. */
+	shutdown(fd, SHUT_WR);
+	plain_read_all(fd, buffer, 1, false);
+	return 0;
+}
+
+static int measure_receiving(int fd, const struct plain_request *request, uint8_t *buffer,
+			     struct plain_result *result)
+{
+	struct reading first = {0};
+	uint64_t now = bench_now();
+
+	do {
+		ssize_t got = recv(fd, buffer, PLAIN_CHUNK, 0);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return got == 0 ? -ECONNRESET : errno == EAGAIN ? -ETIMEDOUT : -errno;
+		result->all_bytes += (double)got;
+		show(request, result->all_bytes);
+		now = bench_now();
+		if (!first.time && now >= request->begin)
+			first = (struct reading){now, result->all_bytes};
+	} while (now < request->end);
+	result->bytes = result->all_bytes - first.bytes;
+	result->seconds = (double)(now - first.time) / NS_PER_S;
+	return 0;
+}
+
+static int measure_pings(int fd, const struct plain_request *request, uint8_t *buffer,
+			 struct plain_result *result)
+{
+	uint64_t start, now = bench_now();
+
+	while (now < request->end && (!request->enough || result->times.count < request->enough)) {
+		int failed;
+
+		start = now;
+		failed = plain_write_all(fd, buffer, request->ping_size);
+		if (!failed)
+			failed = plain_read_all(fd, buffer, request->ping_size, request->poll);
+		if (failed)
+			return failed;
+		now = bench_now();
+		if (start >= request->begin && now <= request->end)
+			histogram_add(&result->times, now - start);
+		result->all_bytes += request->ping_size;
+		show(request, result->all_bytes);
+	}
+	return 0;
+}
+
+static int measure(int fd, const struct plain_request *request, struct plain_result *result)
+{
+	uint8_t *buffer = malloc(PLAIN_PING_MAX > PLAIN_CHUNK ? PLAIN_PING_MAX : PLAIN_CHUNK);
+	int failed;
+
+	if (!buffer)
+		return -ENOMEM;
+	memset(buffer, 0x5a, PLAIN_PING_MAX > PLAIN_CHUNK ? PLAIN_PING_MAX : PLAIN_CHUNK);
+	if (request->mode == PLAIN_SINK)
+		failed = measure_sending(fd, request, buffer, result);
+	else if (request->mode == PLAIN_SOURCE)
+		failed = measure_receiving(fd, request, buffer, result);
+	else
+		failed = measure_pings(fd, request, buffer, result);
+	free(buffer);
+	return failed;
+}
+
+int plain_measure(const struct plain_request *request, struct plain_result *result, char *why,
+		  size_t room)
+{
+	int fd = connect_to(request, why, room);
+	int failed;
+
+	memset(result, 0, sizeof(*result));
+	histogram_reset(&result->times);
+	if (fd < 0)
+		return fd;
+	failed = say_hello(fd, request, why, room);
+	if (!failed) {
+		failed = measure(fd, request, result);
+		if (failed)
+			snprintf(why, room, "the plain TCP connection failed: %s",
+				 strerror(-failed));
+	}
+	close(fd);
+	return failed;
+}
