@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/compare: see --help."""
+
+import os
+import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testbed"))
+
+import machine
+import options
+import output_files
+import report
+from console import Console, complain
+from path_runner import PathRunner, say_what_comes
+from processes import Failure, Interrupted, interruption
+from results import path_as_json
+from summary import path_table
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def compare(settings):
+    console = Console(sys.stderr if settings.json == "-" else sys.stdout)
+    report_folder = settings.report or os.path.join(machine.build_folder(settings), "report")
+    machine.install_packages(settings)
+    programs = machine.build(settings, console)
+    specs = machine.choose_specs(settings, programs, console)
+    say_what_comes(settings, specs, console)
+    runner = PathRunner(settings, programs, specs, console)
+    paths = [runner.run(loss) for loss in settings.losses]
+    for path in paths:
+        console.say()
+        console.say(path_table(path))
+    console.say()
+    results = {
+        "tool": "compare",
+        "command": ["bench/compare", *sys.argv[1:]],
+        "host": machine.describe(programs),
+        "paths": [path_as_json(path) for path in paths],
+    }
+    if settings.json:
+        output_files.write_json(settings.json, results)
+    page = report.write(report_folder, settings, results, paths)
+    console.say(f"Report: {page}")
+    return EXIT_FAILED if any(path.failures for path in paths) else 0
+
+
+def main():
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no µ shows something else.
+        stream.reconfigure(errors="replace")
+    settings = options.parse(sys.argv[1:])
+    try:
+        output_files.check(settings)
+    except Failure as failure:
+        complain(failure)
+        return EXIT_USAGE
+    if os.geteuid() != 0:
+        complain("network namespaces need root: run it with sudo")
+        return EXIT_USAGE
+    interruption.install()
+    try:
+        return compare(settings)
+    except Failure as failure:
+        complain(failure)
+        return EXIT_FAILED
+    except Interrupted as interrupted:
+        complain(f"ended by {interrupted}; the hosts are removed")
+        return 128 + interrupted.number
+
+
+sys.exit(main())

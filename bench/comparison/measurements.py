@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One measurement each: iperf3, UCX, and a pair of tensorhaul's own programs.
+
+Each is an object with a name and measure(hosts), which answers a dictionary of what
+it measured. A value that is missing was not measured.
+"""
+
+import json
+import os
+import re
+import tempfile
+
+from processes import Failure
+
+GB = 1e9
+# Before each measurement, and not part of it.
+WARMUP_SECONDS = 1
+# Beside the time that was asked for: connecting, one last tensor on a slow path.
+SPARE_SECONDS = 60
+
+
+class Iperf3:
+    """Real iperf3 from host A to host B.
+
+    CPU time is what the kernel charged to both of its processes, as it is for tensorhaul.
+    """
+
+    def __init__(self, sockets, algorithm, seconds):
+        self.sockets = sockets
+        self.algorithm = algorithm
+        self.name = f"iperf3 -P {sockets} {algorithm}"
+        self._seconds = seconds
+
+    def duration_s(self):
+        return self._seconds + WARMUP_SECONDS + 0.3
+
+    def measure(self, hosts):
+        with hosts.start("B", ["iperf3", "--server", "--one-off", "--forceflush"]) as server:
+            server.wait_for_line("Server listening")
+            with hosts.start("A", self._client_command(hosts)) as client:
+                sent = client.wait(self._seconds + SPARE_SECONDS)
+            answer = self._parse(sent.output)
+            received = server.wait(SPARE_SECONDS)
+        total = answer["end"]["sum_received"]
+        return {
+            "goodput_gbps": total["bits_per_second"] / 1e9,
+            "cpu_s_per_gb": (sent.cpu_s + received.cpu_s)
+                            / ((total["bytes"] + self._warmup_bytes(answer)) / GB),
+        }
+
+    @staticmethod
+    def _warmup_bytes(answer):
+        """Its processes' CPU time has the warm-up in it, its sums have not."""
+        return sum(interval["sum"]["bytes"] for interval in answer["intervals"]
+                   if interval["sum"]["omitted"])
+
+    def _client_command(self, hosts):
+        # iperf3 takes whole seconds.
+        return ["iperf3", "--client", hosts.address("B"), "--json",
+                "--time", str(max(1, round(self._seconds))), "--omit", str(WARMUP_SECONDS),
+                "--parallel", str(self.sockets), "--congestion", self.algorithm]
+
+    @staticmethod
+    def _parse(output):
+        try:
+            answer = json.loads(output)
+        except ValueError as error:
+            raise Failure(f"iperf3 answered no JSON: {output.strip()[:200]}") from error
+        if "error" in answer:
+            raise Failure(f"iperf3: {answer['error']}")
+        if not answer["end"]["sum_received"]["bytes"]:
+            raise Failure("iperf3 moved no bytes")
+        return answer
+
+
+class Ucx:
+    """UCX's own benchmark over tcp: tagged messages of one tensor's size."""
+
+    ENVIRONMENT = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+
+    def __init__(self, size, seconds):
+        self.name = "UCX over tcp"
+        self._size = size
+        self._seconds = seconds
+        # It counts messages, not seconds: the first round finds out how many.
+        self._messages = 2
+
+    def duration_s(self):
+        return self._seconds + 1
+
+    def measure(self, hosts):
+        goodput = self._measure(hosts)
+        wanted = int(goodput * 1e9 / 8 * self._seconds / self._size)
+        if wanted > 2 * self._messages:
+            self._messages = wanted
+            goodput = self._measure(hosts)
+        return {"goodput_gbps": goodput}
+
+    def _measure(self, hosts):
+        # stdbuf: it would keep the line that says it is ready to itself.
+        with hosts.start("B", ["stdbuf", "--output=L", "ucx_perftest"],
+                         self.ENVIRONMENT) as server:
+            server.wait_for_line("Waiting for connection")
+            command = ["ucx_perftest", hosts.address("B"), "-t", "tag_bw", "-f", "-v",
+                       "-s", str(self._size), "-n", str(self._messages), "-w", "1"]
+            with hosts.start("A", command, self.ENVIRONMENT) as client:
+                ended = client.wait(10 * self._seconds + SPARE_SECONDS)
+        return self._parse(ended)
+
+    @staticmethod
+    def _parse(ended):
+        # messages, latencies (percentile, average, overall), MiB/s (average, overall), ...
+        for line in ended.output.splitlines():
+            if re.fullmatch(r"[\d.]+(,[\d.]+){7}", line.strip()):
+                return float(line.split(",")[5]) * 2**20 * 8 / 1e9
+        raise Failure(f"ucx_perftest: {(ended.errors or ended.output).strip()[-300:]}")
+
+
+class Tensorhaul:
+    """haul-bench-client on host A and haul-bench-server on host B."""
+
+    def __init__(self, spec, programs):
+        self.spec = spec
+        self.name = f"tensorhaul {spec}"
+        self._programs = programs
+
+    def throughput(self, hosts, size, seconds):
+        """Tensors of one size, and one plain TCP socket, one after the other."""
+        result = self._run(hosts, "throughput", size, seconds)
+        return {key: result.get(key) for key in
+                ("goodput_gbps", "ceiling_gbps", "cpu_s_per_gb", "ceiling_cpu_s_per_gb",
+                 "streams", "chunks_again")}
+
+    def latency(self, hosts, seconds):
+        """Ping-pong of tensors of 64 B, and of 64 B over one plain TCP socket."""
+        result = self._run(hosts, "latency", 64, seconds)
+        return {"latency_us": result.get("latency_us"),
+                "ceiling_latency_us": result.get("ceiling_latency_us")}
+
+    def _run(self, hosts, test, size, seconds):
+        with tempfile.TemporaryDirectory() as folder:
+            address_file = os.path.join(folder, "address")
+            json_file = os.path.join(folder, "results")
+            with hosts.start("B", [self._programs.server, f"--transport={self.spec}",
+                                   f"--listen={hosts.address('B')}:0",
+                                   f"--address-file={address_file}"]) as server:
+                address = server.wait_for_file(address_file)
+                hosts.run("A", [self._programs.client, f"--transport={self.spec}",
+                                f"--connect={address}", f"--test={test}", f"--size={size}",
+                                f"--seconds={seconds:g}", f"--warmup={WARMUP_SECONDS}",
+                                "--rounds=1", "--ceiling", "--live=no",
+                                f"--json={json_file}"],
+                          2 * (seconds + WARMUP_SECONDS) + SPARE_SECONDS)
+            with open(json_file, encoding="utf-8") as file:
+                results = json.load(file)["results"]
+        for result in results:
+            if result["test"] == test:
+                return result
+        raise Failure(f"haul-bench-client answered no result of the test {test}")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures everything on one path, in alternating rounds."""
+
+from console import duration_text
+from hosts import Hosts
+from measurements import WARMUP_SECONDS, Iperf3, Tensorhaul, Ucx
+from processes import Failure
+from results import PathResults, TransportResults
+from texts import path_text, size_text
+
+LATENCY_SECONDS = 1.0
+SWEEP_SECONDS = 1.0
+
+
+def make_baselines(settings):
+    """Name in the results, measurement."""
+    baselines = {"iperf3_p1": Iperf3(1, "cubic", settings.seconds),
+                 "iperf3_p8": Iperf3(8, "cubic", settings.seconds)}
+    if settings.iperf3_sweep:
+        for sockets, algorithm in ((16, "cubic"), (32, "cubic"), (1, "bbr"), (8, "bbr"),
+                                   (16, "bbr"), (32, "bbr")):
+            baselines[f"iperf3_p{sockets}_{algorithm}"] = Iperf3(sockets, algorithm,
+                                                                 settings.seconds)
+    if settings.ucx:
+        baselines["ucx_tcp"] = Ucx(settings.size, settings.seconds)
+    return baselines
+
+
+def sweep_sizes(settings):
+    return [size for size in settings.sizes if size != settings.size]
+
+
+def expected_seconds(settings, specs):
+    baselines = sum(one.duration_s() for one in make_baselines(settings).values())
+    # Each is measured beside a plain socket.
+    transport = 2 * (settings.seconds + LATENCY_SECONDS + 2 * WARMUP_SECONDS) + 1
+    sweep = len(sweep_sizes(settings)) * (2 * (SWEEP_SECONDS + WARMUP_SECONDS) + 0.5)
+    one_path = settings.rounds * (baselines + len(specs) * transport) + len(specs) * sweep + 2
+    return len(settings.losses) * one_path
+
+
+class PathRunner:
+    def __init__(self, settings, programs, specs, console):
+        self._settings = settings
+        self._console = console
+        self._baselines = make_baselines(settings)
+        self._transports = [Tensorhaul(spec, programs) for spec in specs]
+
+    def run(self, loss):
+        settings = self._settings
+        path = PathResults(settings.rate.gbps, settings.mtu, loss, settings.size)
+        path.baselines = {name: [] for name in self._baselines}
+        path.transports = [TransportResults(one.spec) for one in self._transports]
+        self._console.say(path_text(path))
+        with Hosts(settings.rate.text, settings.mtu, loss) as hosts:
+            for number in range(1, settings.rounds + 1):
+                self._run_round(hosts, path, f"round {number} of {settings.rounds}")
+            self._run_sweep(hosts, path)
+        self._console.done()
+        return path
+
+    def _run_round(self, hosts, path, when):
+        for name, baseline in self._baselines.items():
+            path.baselines[name].append(self._attempt(
+                path, f"{when}: {baseline.name}", lambda one=baseline: one.measure(hosts)))
+        for transport, results in zip(self._transports, path.transports):
+            results.rounds.append(self._attempt(
+                path, f"{when}: {transport.name}, {size_text(path.size)}",
+                lambda one=transport: one.throughput(hosts, path.size, self._settings.seconds)))
+            results.latencies.append(self._attempt(
+                path, f"{when}: {transport.name}, latency",
+                lambda one=transport: one.latency(hosts, LATENCY_SECONDS)))
+
+    def _run_sweep(self, hosts, path):
+        for transport, results in zip(self._transports, path.transports):
+            for size in sweep_sizes(self._settings):
+                results.sizes[size] = self._attempt(
+                    path, f"{transport.name}, {size_text(size)}",
+                    lambda one=transport, of=size: one.throughput(hosts, of, SWEEP_SECONDS))
+
+    def _attempt(self, path, what, measure):
+        """A failure leaves a gap in the results, and is told."""
+        self._console.step(f"  {what}")
+        try:
+            return measure()
+        except Failure as failure:
+            path.failures.append(f"{what}: {failure}")
+            self._console.say(f"  {what} failed: {failure}")
+            return {}
+
+
+def say_what_comes(settings, specs, console):
+    seconds = expected_seconds(settings, specs)
+    console.say(f"Comparing {', '.join(specs)} with one TCP socket and iperf3: "
+                f"about {duration_text(seconds)}")
+    console.expect(seconds)
