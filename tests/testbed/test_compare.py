@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/compare: what it refuses, what it writes, and that it leaves nothing behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+
+from harness import (BUILD, SOURCE, Skip, check, is_sanitized, main, program, require_root,
+                     wait_until)
+
+COMPARE = os.path.join(SOURCE, "bench", "compare")
+REGISTRY = "/run/tensorhaul/testbed"
+SHORT = ["--seconds=0.5", "--rounds=2", "--size=1MiB", "--sizes=4KiB", "--loss=0", "--mtu=9000"]
+ROW_KEYS = {
+    "transport", "size_bytes", "goodput_gbps", "ceiling_gbps", "ratio_to_ceiling",
+    "iperf3_p1_gbps", "iperf3_p8_gbps", "payload_limit_gbps", "share_of_limit", "cpu_s_per_gb",
+    "iperf3_cpu_s_per_gb", "latency_us", "rounds",
+}
+
+
+def require_programs():
+    require_root()
+    if is_sanitized():
+        raise Skip("a sanitizer's speed says nothing")
+    for name in ("haul-bench-server", "haul-bench-client", "haul-info"):
+        program(f"bench/{name}")
+
+
+def compare(*arguments):
+    return subprocess.run([COMPARE, "--no-install", *arguments], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=300, check=False)
+
+
+def test_bad_input_is_named():
+    for option, value in (
+            ("--rate", "10"), ("--rate", "0gbit"), ("--mtu", "100"), ("--mtu", "many"),
+            ("--loss", "1"), ("--loss", "-1"), ("--size", "0"), ("--size", "5MeB"),
+            ("--sizes", "1,x"), ("--seconds", "0"), ("--rounds", "0"), ("--rounds", "two"),
+            ("--transports", "tcp,pigeon"), ("--transport", "pigeon,streams=2"),
+            ("--json", "/nonexistent/results"), ("--json", "/"), ("--report", "/etc/passwd/x"),
+            ("--report", "/proc/x"), ("--build", "/nonexistent"), ("--colour", "red")):
+        done = compare(f"{option}={value}")
+        last = done.stderr.strip().splitlines()[-1]
+        check(done.returncode == 2, f"{option}={value}: status {done.returncode}, {last}")
+        named = re.search(r"pigeon|x$|[^,]+$", value)[0] if option != "--colour" else option
+        check(named in last, f"{option}={value}: {last}")
+        check(not done.stdout, f"{option}={value} began: {done.stdout}")
+
+
+def test_a_transport_that_is_not_built_is_refused():
+    require_programs()
+    done = compare(f"--build={BUILD}", "--transport=tcp,streams=many", *SHORT)
+    check(done.returncode != 0 and "many" in done.stderr, f"{done.returncode}: {done.stderr}")
+
+
+def test_results_have_the_promised_form():
+    require_programs()
+    with tempfile.TemporaryDirectory() as folder:
+        results = os.path.join(folder, "results")
+        report = os.path.join(folder, "deep", "report")
+        done = compare(f"--build={BUILD}", "--transports=tcp", f"--json={results}",
+                       f"--report={report}", *SHORT)
+        check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr}")
+        check("tensorhaul tcp" in done.stdout and "iperf3 -P 8" in done.stdout, done.stdout)
+        with open(results, encoding="utf-8") as file:
+            check_results(json.load(file))
+        with open(os.path.join(report, "index.html"), encoding="utf-8") as file:
+            check_page(file.read())
+
+
+def check_results(results):
+    (path,) = results["paths"]
+    check(path["path"] == {"rate_gbps": 10, "mtu": 9000, "loss": 0}, path["path"])
+    main_row, small = path["rows"]
+    for row in path["rows"]:
+        check(ROW_KEYS == set(row), f"keys {ROW_KEYS ^ set(row)}")
+    check(main_row["size_bytes"] == 2**20 and small["size_bytes"] == 4096, path["rows"])
+    check(abs(main_row["payload_limit_gbps"] - 9.900) < 0.001, main_row["payload_limit_gbps"])
+    for key in ROW_KEYS - {"transport", "latency_us", "rounds"}:
+        check(main_row[key] > 0, f"{key} is {main_row[key]}")
+    check(set(main_row["latency_us"]) == {"size_bytes", "p50", "p99"}, main_row["latency_us"])
+    check(len(main_row["rounds"]) == 2, main_row["rounds"])
+    # What was not measured is null, never 0.
+    check(small["latency_us"] is None and small["iperf3_p1_gbps"] is None, small)
+
+
+def check_page(page):
+    check(page.count("<svg") >= 4, f"{page.count('<svg')} pictures")
+    outside = re.findall(r"(?:src|href)=[\"'](?!#|results\.json)([^\"']+)", page)
+    check(not outside, f"the report loads {outside}")
+    check("$" not in re.sub(r"<pre>.*?</pre>", "", page, flags=re.DOTALL), "a placeholder is left")
+
+
+def hosts_owned_by(process):
+    found = []
+    for name in os.listdir(REGISTRY) if os.path.isdir(REGISTRY) else []:
+        try:
+            with open(os.path.join(REGISTRY, name, "owner"), encoding="utf-8") as file:
+                owner = int(file.read().split()[0])
+        except (OSError, IndexError):
+            continue
+        if owner == process:
+            found.append(name)
+    return found
+
+
+def start_compare(folder):
+    """A run that would take long; answers when its hosts exist."""
+    running = subprocess.Popen(
+        [COMPARE, "--no-install", f"--build={BUILD}", f"--report={folder}", "--seconds=60"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": folder})
+    wait_until(lambda: hosts_owned_by(running.pid), 60, "hosts are made")
+    (name,) = hosts_owned_by(running.pid)
+    return running, name
+
+
+def namespaces_of(name):
+    return [entry for entry in os.listdir("/run/netns") if entry.startswith(name)]
+
+
+def test_a_signal_leaves_nothing():
+    require_programs()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with tempfile.TemporaryDirectory() as folder:
+            running, name = start_compare(folder)
+            running.send_signal(number)
+            status = running.wait(30)
+            check(status == 128 + number, f"status {status}")
+            check(not namespaces_of(name), "namespaces are left")
+            check(os.listdir(folder) == [], f"files are left: {os.listdir(folder)}")
+
+
+def test_what_a_crash_left_the_next_run_removes():
+    require_programs()
+    with tempfile.TemporaryDirectory() as folder:
+        running, name = start_compare(folder)
+        running.kill()
+        running.wait(30)
+        # Its programs die with it.
+        for host in "ab":
+            wait_until(lambda host=host: not programs_on(f"{name}-{host}"), 10, "programs end")
+        done = compare(f"--build={BUILD}", f"--report={folder}", "--json=-", *SHORT)
+        check(name in done.stderr and not namespaces_of(name), f"{name} is left: {done.stderr}")
+        # With the results on the standard output there is nothing else on it.
+        check_results(json.loads(done.stdout))
+
+
+def programs_on(namespace):
+    done = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True,
+                          check=False)
+    return done.stdout.split()
+
+
+main(globals())
