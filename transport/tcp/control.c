@@ -237,9 +237,10 @@ static int on_session_record(struct backend_link *link, enum record_type type, c
 		link_open_streams(link, haul_clock());
 		return 0;
 	case RECORD_STREAM_TAKEN:
-		return length == 16 ? stream_taken(link, get32(body), get32(body + 4) != 0,
-						   get64(body + 8))
-				    : -EPROTO;
+		if (length != 16)
+			return -EPROTO;
+		link->crowd_at_peer = get16(body + 6);
+		return stream_taken(link, get32(body), get16(body + 4) != 0, get64(body + 8));
 	case RECORD_STREAM_GONE:
 		return length == 8 ? stream_gone_at_peer(link, get32(body)) : -EPROTO;
 	default:

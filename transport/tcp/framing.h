@@ -32,7 +32,8 @@
  *                 tensor's bytes
  *   TAKEN         u64 bytes of the control stream that were taken: they need not be kept any longer
  *   STREAMS       u32 how many streams this side would like; only the connecting side can open them
- *   STREAM_TAKEN  u32 stream, u32 final, u64 chunks that were taken whole from it since it was opened
+ *   STREAM_TAKEN  u32 stream, u16 final, u16 crowd, u64 chunks that were taken whole from it since
+ *                 it was opened. Crowd: how many links this side moves chunks over now
  *   STREAM_GONE   u32 stream, u32 reserved: it broke here. Nothing more is read from it: the
  *                 other side answers with a final STREAM_TAKEN
  *

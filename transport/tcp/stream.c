@@ -17,6 +17,10 @@
 /* Below this size a copy costs less than pinning the pages (Documentation/networking/msg_zerocopy). */
 #define ZEROCOPY_LEAST (10 * 1024)
 
+/* How often the crowd is counted, and how long a link belongs to it after a chunk; ns. */
+#define CROWD_EVERY UINT64_C(50000000)
+#define CROWD_MEMORY UINT64_C(500000000)
+
 /* What is sent in the place of a tensor that was given up in the middle of a chunk. */
 static const uint8_t filler[64 * 1024];
 
@@ -92,6 +96,20 @@ bool stream_use_bbr(struct stream *stream)
 	return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) == 0;
 }
 
+/* How many links share what this side has: those that moved a chunk lately. */
+unsigned stream_crowd(struct backend_context *context, uint64_t now)
+{
+	const struct backend_link *link;
+
+	if (now - context->crowd_counted_at < CROWD_EVERY)
+		return context->crowd;
+	context->crowd_counted_at = now;
+	context->crowd = 0;
+	TAILQ_FOREACH(link, &context->links, all)
+		context->crowd += now - link->moved_at < CROWD_MEMORY;
+	return context->crowd;
+}
+
 /* ---- Breaking ---------------------------------------------------------- */
 
 static void forget_when_settled(struct stream *stream)
@@ -108,8 +126,11 @@ static void tell(struct stream *stream, enum record_type type, bool final)
 	int error;
 
 	put32(bytes, stream->name);
-	put32(bytes + 4, final);
+	put16(bytes + 4, final);
+	put16(bytes + 6, 0);
 	if (type == RECORD_STREAM_TAKEN) {
+		link->crowd_told = link->context->crowd;
+		put16(bytes + 6, (uint16_t)(link->crowd_told < UINT16_MAX ? link->crowd_told : UINT16_MAX));
 		put64(bytes + 8, stream->taken);
 		length = 16;
 	}
@@ -210,6 +231,7 @@ static bool begin_chunk(struct stream *stream)
 	stream->writing = true;
 	stream->written = 0;
 	stream->link->counters.chunks_sent++;
+	stream->link->moved_at = haul_clock();
 	return true;
 }
 
@@ -348,11 +370,19 @@ static bool begin_reading(struct stream *stream)
 static void end_reading(struct stream *stream)
 {
 	struct backend_link *link = stream->link;
+	uint64_t now = haul_clock();
+	unsigned crowd;
+	bool tell_now;
 
 	stream->header_done = 0;
 	stream->taken++;
+	link->moved_at = now;
+	crowd = stream_crowd(link->context, now);
+	/* A crowd that has come, grown or gone is worth a message of its own. */
+	tell_now = crowd >= 2 * link->crowd_told || 2 * crowd <= link->crowd_told;
 	haul_on_arrived(link->endpoint, stream->slot, stream->length);
-	if (stream->taken - stream->taken_told >= STREAM_TAKEN_EVERY && link->endpoint && !link->error) {
+	if ((tell_now || stream->taken - stream->taken_told >= STREAM_TAKEN_EVERY) &&
+	    link->endpoint && !link->error) {
 		stream->taken_told = stream->taken;
 		tell(stream, RECORD_STREAM_TAKEN, false);
 	}

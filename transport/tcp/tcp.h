@@ -225,6 +225,9 @@ struct backend_link {
 	struct haul_push *small_first, *small_last; /* small pushes that wait for the window */
 
 	struct tune tune;
+	uint64_t moved_at;            /* the last chunk, either way: haul_clock() */
+	unsigned crowd_told;          /* what the peer knows of context->crowd */
+	unsigned crowd_at_peer;       /* how many move chunks to or from the peer, as it said last */
 	uint64_t checked_at;          /* stalled streams were looked for */
 	struct haul_statistics counters;
 };
@@ -260,6 +263,8 @@ struct backend_context {
 	bool watched;                 /* the event descriptor was asked for */
 	bool in_vain;                 /* the socket that was served had nothing */
 	unsigned looks;
+	unsigned crowd;               /* links that moved chunks lately */
+	uint64_t crowd_counted_at;
 	struct tcp_socket *hot;       /* the control stream that spoke last, if nothing else did since */
 	uint8_t *scrap;               /* where discarded bytes go; SCRAP_SIZE */
 };
@@ -339,6 +344,7 @@ void stream_write(struct stream *stream);
 void stream_read(struct stream *stream);
 void stream_break(struct stream *stream); /* its chunks go elsewhere, once it is known which */
 int stream_taken(struct backend_link *link, uint32_t name, bool final, uint64_t chunks);
+unsigned stream_crowd(struct backend_context *context, uint64_t now);
 int stream_gone_at_peer(struct backend_link *link, uint32_t name);
 void stream_free(struct stream *stream);
 bool stream_use_bbr(struct stream *stream); /* false: it did already */

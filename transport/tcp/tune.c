@@ -9,6 +9,9 @@
  * when they are as fast: a path that was busy for a while goes back to fewer streams. A rate that
  * falls says that the path has changed.
  *
+ * Where several links share a host, more streams take from the others what they gain. Then each
+ * link keeps to one stream, and on a lossy path to its part of the sixteen.
+ *
  * A trial costs little: streams that are not used stay open, and chunks are simply given to fewer
  * or more of them.
  */
@@ -163,6 +166,22 @@ uint64_t tune_next(const struct backend_link *link)
 	return tune->busy_since + (tune->busy_ns < length ? length - tune->busy_ns : 0);
 }
 
+/* How many links share the path's ends, as far as the two sides know. */
+static unsigned crowd(const struct backend_link *link, uint64_t now)
+{
+	unsigned here = stream_crowd(link->context, now);
+
+	return here > link->crowd_at_peer ? here : link->crowd_at_peer;
+}
+
+/* The most streams that a link in a crowd uses. */
+static unsigned share(unsigned crowd, bool lossy)
+{
+	if (crowd < 2)
+		return STREAMS_MAX;
+	return lossy && crowd < LOSSY_STREAMS ? LOSSY_STREAMS / crowd : 1;
+}
+
 /* ---- Deciding ---------------------------------------------------------- */
 
 void tune_ask(struct backend_link *link)
@@ -308,11 +327,26 @@ static void judge_steady(struct backend_link *link, double rate, bool lossy, uin
 		try_more(link, rate, lossy);
 }
 
+static void keep_to_share(struct backend_link *link, unsigned most, bool lossy, uint64_t now)
+{
+	struct tune *tune = &link->tune;
+
+	if (lossy)
+		change_to_bbr(link);
+	tune->phase = TUNE_STEADY;
+	tune->steady = tune->tried = most;
+	tune->best = 0;
+	tune->next_trial = now + PATIENCE_LEAST;
+	if (tune->target != most)
+		set_target(link, most);
+}
+
 void tune_run(struct backend_link *link, uint64_t now)
 {
 	struct tune *tune = &link->tune;
 	unsigned before = tune->target;
 	bool bbr = tune->bbr;
+	unsigned most;
 	double rate;
 	bool lossy;
 
@@ -330,7 +364,10 @@ void tune_run(struct backend_link *link, uint64_t now)
 	haul_log(HAUL_LOG_DEBUG, "%u streams: %.3f Gb/s, %.2f %% of the segments sent again",
 		 tune->target, 8 * rate,
 		 tune->segments ? 100.0 * (double)tune->again / (double)tune->segments : 0.0);
-	if (tune->phase == TUNE_TRIAL)
+	most = share(crowd(link, now), lossy);
+	if (most < STREAMS_MAX)
+		keep_to_share(link, most, lossy, now);
+	else if (tune->phase == TUNE_TRIAL)
 		judge_trial(link, rate, lossy, now);
 	else if (tune->phase == TUNE_CONFIRM)
 		judge_again(link, rate, lossy, now);
