@@ -59,12 +59,12 @@ struct backend_link;
 /* ---- Options ----------------------------------------------------------- */
 
 enum haul_option_kind {
-	HAUL_OPTION_NUMBER,   /* uint64_t; decimal */
-	HAUL_OPTION_BYTES,    /* uint64_t; decimal, or with the suffix KiB, MiB, GiB */
-	HAUL_OPTION_SWITCH,   /* bool; yes or no */
-	HAUL_OPTION_CHOICE,   /* unsigned: the index into `choices` */
-	HAUL_OPTION_TEXT,     /* char *, NULL when empty; belongs to the config */
-	HAUL_OPTION_RANGE,    /* struct haul_option_range; LOW-HIGH, both within low..high, or empty: 0, 0 */
+	HAUL_OPTION_NUMBER, /* uint64_t; decimal */
+	HAUL_OPTION_BYTES,  /* uint64_t; decimal, or with the suffix KiB, MiB, GiB */
+	HAUL_OPTION_SWITCH, /* bool; yes or no */
+	HAUL_OPTION_CHOICE, /* unsigned: the index into `choices` */
+	HAUL_OPTION_TEXT,   /* char *, NULL when empty; belongs to the config */
+	HAUL_OPTION_RANGE,  /* struct haul_option_range; LOW-HIGH within low..high; empty: 0, 0 */
 };
 
 struct haul_option_range {
@@ -78,10 +78,10 @@ struct haul_option_range {
 struct haul_option {
 	struct haul_option_info info; /* info.value is the default and is parsed like any value */
 	enum haul_option_kind kind;
-	size_t offset;                /* of the value within the config struct */
-	uint64_t low, high;           /* numbers and sizes: both inclusive */
-	bool automatic;               /* numbers and sizes: "auto" is taken too */
-	const char *const *choices;   /* choices: NULL-terminated */
+	size_t offset;              /* of the value within the config struct */
+	uint64_t low, high;         /* numbers and sizes: both inclusive */
+	bool automatic;             /* numbers and sizes: "auto" is taken too */
+	const char *const *choices; /* choices: NULL-terminated */
 };
 
 /* ---- Pushes ------------------------------------------------------------ */
@@ -91,12 +91,12 @@ struct haul_option {
  * backend uses `backend` and `next` as it likes until it gives the push back.
  */
 struct haul_push {
-	uint64_t slot;           /* the peer's */
-	uint64_t offset;         /* of the first byte within the slot */
-	const uint8_t *data;     /* the source */
-	uint64_t length;         /* may be 0: then only the header goes */
-	void *region;            /* what region_add() gave for the source's region, or NULL */
-	const uint8_t *descriptor;     /* what the peer's slot_open() wrote */
+	uint64_t slot;             /* the peer's */
+	uint64_t offset;           /* of the first byte within the slot */
+	const uint8_t *data;       /* the source */
+	uint64_t length;           /* may be 0: then only the header goes */
+	void *region;              /* what region_add() gave for the source's region, or NULL */
+	const uint8_t *descriptor; /* what the peer's slot_open() wrote */
 	size_t descriptor_length;
 	/*
 	 * A control message that must be delivered to the peer's haul_on_control() exactly once,
@@ -104,15 +104,15 @@ struct haul_push {
 	 * messages of control(), unless the bytes have to go first (RDMA).
 	 */
 	const uint8_t *header;
-	size_t header_length;    /* at most HAUL_CONTROL_MAX */
-	void *backend;           /* for the backend; NULL at first */
-	struct haul_push *next;  /* for the backend */
+	size_t header_length;   /* at most HAUL_CONTROL_MAX */
+	void *backend;          /* for the backend; NULL at first */
+	struct haul_push *next; /* for the backend */
 };
 
 /* Why the engine ends a push. */
 enum haul_push_end {
 	HAUL_PUSH_PLACED, /* the peer says that every byte is in place */
-	HAUL_PUSH_ABORT,  /* given up: stop as soon as possible; bytes already sent will be ignored */
+	HAUL_PUSH_ABORT,  /* given up: stop as soon as possible; what was sent will be ignored */
 };
 
 /* ---- What a backend provides ------------------------------------------- */
@@ -178,8 +178,8 @@ struct haul_link_ops {
 
 	/*
 	 * Give the link up: in order (what control() took still leaves, in the background,
-	 * within the time that close_links() gets) or at once. The backend frees the link in its own
-	 * time and calls no callback for it any more.
+	 * within the time that close_links() gets) or at once. The backend frees the link in its
+	 * own time and calls no callback for it any more.
 	 */
 	void (*disconnect)(struct backend_link *link, bool in_order);
 

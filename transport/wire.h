@@ -85,7 +85,7 @@ enum wire_reason {
 #define WIRE_READY_QUERY 1u      /* only asks what the tensor is */
 #define WIRE_READY_PERSISTENT 2u /* reserved: the slot stays open after a PUSH */
 /* PUSH */
-#define WIRE_PUSH_CHECKSUM 1u    /* crc32c is set */
+#define WIRE_PUSH_CHECKSUM 1u /* crc32c is set */
 
 struct wire_hello {
 	enum wire_role role;
@@ -120,11 +120,11 @@ struct wire_message {
 	enum wire_type type;
 	union {
 		struct wire_hello hello;
-		uint8_t mac[WIRE_MAC_SIZE];  /* PROOF */
-		unsigned reason;             /* REJECT */
+		uint8_t mac[WIRE_MAC_SIZE]; /* PROOF */
+		unsigned reason;            /* REJECT */
 		struct wire_ready ready;
-		struct wire_push push;       /* PUSH, REFUSED */
-		uint64_t slot;               /* PLACED, CANCEL, CANCELLED, AGAIN */
+		struct wire_push push; /* PUSH, REFUSED */
+		uint64_t slot;         /* PLACED, CANCEL, CANCELLED, AGAIN */
 		struct {
 			uint64_t slot;
 			unsigned reason;
@@ -138,7 +138,8 @@ struct wire_message {
  * size in bytes is `bytes` (no overflow). -EPROTO otherwise, with a word in *why (static).
  * An unknown version in HELLO is decoded (only role, version and magic are then valid).
  */
-int wire_decode(const uint8_t *bytes, size_t length, struct wire_message *message, const char **why);
+int wire_decode(const uint8_t *bytes, size_t length, struct wire_message *message,
+		const char **why);
 
 /*
  * Encode; `out` has room for HAUL_CONTROL_MAX bytes. They return the length. What they are given

@@ -6,10 +6,11 @@
 #include "../backend.h"
 
 /*
- * Find a transport by its name ("auto" is tcp for now); a module is loaded with dlopen() once and kept: from the folders of
- * $HAUL_MODULE_PATH (colon-separated; not looked at in a set-user-id program), then the library's module folder. NULL with an errno
- * in *error and one sentence in `why`: -EINVAL names the transports there are, -ENOSYS the
- * module that is missing and how to get it, or what dlopen() said.
+ * Find a transport by its name ("auto" is tcp for now); a module is loaded with dlopen() once and
+ * kept: from the folders of $HAUL_MODULE_PATH (colon-separated; not looked at in a set-user-id
+ * program), then the library's module folder. NULL with an errno in *error and one sentence in
+ * `why`: -EINVAL names the transports there are, -ENOSYS the module that is missing and how to get
+ * it, or what dlopen() said.
  */
 const struct haul_backend *backends_find(const char *name, int *error, char *why, size_t room);
 

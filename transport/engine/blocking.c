@@ -95,7 +95,7 @@ static haul_endpoint *accepted(haul_context *context, const haul_listener *liste
 {
 	haul_endpoint *endpoint;
 
-	TAILQ_FOREACH(endpoint, &context->events, event_entry) {
+	TAILQ_FOREACH (endpoint, &context->events, event_entry) {
 		if (endpoint->event == HAUL_ACCEPTED && endpoint->listener == listener)
 			return endpoint;
 	}

@@ -165,8 +165,8 @@ static int write_spec(haul_context *context)
 	char text[8192];
 
 	snprintf(text, sizeof(text), "%s", context->backend->name);
-	options_print(context->backend->options, context->backend_config,
-		      text + strlen(text), sizeof(text) - strlen(text));
+	options_print(context->backend->options, context->backend_config, text + strlen(text),
+		      sizeof(text) - strlen(text));
 	options_print(engine_options, &context->config, text + strlen(text),
 		      sizeof(text) - strlen(text));
 	context->spec = strdup(text);

@@ -17,9 +17,12 @@ struct deadlines {
 };
 
 /* All O(log n); deadlines_first() O(1). A zeroed struct is an empty heap. */
-int deadlines_set(struct deadlines *deadlines, struct deadline *deadline, uint64_t at); /* -ENOMEM; moves one that is set */
-void deadlines_clear(struct deadlines *deadlines, struct deadline *deadline);           /* nothing when it isn't set */
-struct deadline *deadlines_first(const struct deadlines *deadlines);                    /* NULL: empty */
+
+/* Moves one that is set; 0 or -ENOMEM. */
+int deadlines_set(struct deadlines *deadlines, struct deadline *deadline, uint64_t at);
+/* Nothing when it isn't set. */
+void deadlines_clear(struct deadlines *deadlines, struct deadline *deadline);
+struct deadline *deadlines_first(const struct deadlines *deadlines); /* NULL: empty */
 void deadlines_free(struct deadlines *deadlines);
 
 #endif

@@ -137,8 +137,8 @@ void endpoint_lost(haul_endpoint *endpoint, int error, const char *why)
 
 	if (before == ENDPOINT_LOST)
 		return;
-	haul_log(error ? HAUL_LOG_WARNING : HAUL_LOG_INFO, "endpoint %s ended: %s", endpoint->address,
-		 why);
+	haul_log(error ? HAUL_LOG_WARNING : HAUL_LOG_INFO, "endpoint %s ended: %s",
+		 endpoint->address, why);
 	endpoint->state = ENDPOINT_LOST;
 	endpoint->lost_error = error;
 	snprintf(endpoint->lost_why, sizeof(endpoint->lost_why), "%s", why);
@@ -457,7 +457,7 @@ void haul_listener_close(haul_listener *listener)
 	context = listener->context;
 	if (context_enter(context))
 		return;
-	TAILQ_FOREACH(endpoint, &context->endpoints, all) {
+	TAILQ_FOREACH (endpoint, &context->endpoints, all) {
 		if (endpoint->listener != listener)
 			continue;
 		endpoint->listener = NULL;
@@ -496,7 +496,7 @@ static struct haul_statistics count(haul_endpoint *endpoint)
 
 	if (endpoint->link)
 		endpoint->context->backend->link->statistics(endpoint->link, &sum);
-	TAILQ_FOREACH(operation, &endpoint->operations, all)
+	TAILQ_FOREACH (operation, &endpoint->operations, all)
 		sum.operations++;
 	return sum;
 }
@@ -543,7 +543,7 @@ int haul_context_statistics(haul_context *context, struct haul_statistics *stati
 	if (!error) {
 		*statistics = context->past;
 		statistics->size = sizeof(*statistics);
-		TAILQ_FOREACH(endpoint, &context->endpoints, all) {
+		TAILQ_FOREACH (endpoint, &context->endpoints, all) {
 			struct haul_statistics one = count(endpoint);
 
 			add_statistics(statistics, &one);

@@ -20,7 +20,9 @@
 #include "log.h"
 #include "options.h"
 
+/* clang-format off */
 #define container_of(pointer, type, member) ((type *)((char *)(pointer) - offsetof(type, member)))
+/* clang-format on */
 
 /* How much of a tensor is checksummed before others get their turn. */
 #define DIGEST_SLICE (UINT64_C(1) << 20)
@@ -56,7 +58,7 @@ enum operation_state {
 	STATE_ENDING,     /* send: the backend was asked to let go of the push */
 	STATE_UNPOSTED,   /* receive: the peer remembers no more slots */
 	STATE_POSTED,     /* receive: READY was sent */
-	STATE_CANCELLING, /* receive: the backend can't take the slot back before the peer answers */
+	STATE_CANCELLING, /* receive: the slot can't be taken back before the peer answers */
 	STATE_DONE,       /* waits for haul_poll() */
 };
 
@@ -69,38 +71,40 @@ enum ending {
 };
 
 struct operation {
-	TAILQ_ENTRY(operation) queued;  /* in its key's queue, the endpoint's unposted, the digests or completions */
-	TAILQ_ENTRY(operation) all;     /* in endpoint->operations or context->connects */
+	/* In its key's queue, the endpoint's unposted, the digests or the completions. */
+	TAILQ_ENTRY(operation) queued;
+	TAILQ_ENTRY(operation) all; /* in endpoint->operations or context->connects */
 	enum operation_kind kind;
 	enum operation_state state;
 	haul_endpoint *endpoint;
 	haul_context *context;
 	void *cookie;
 	struct timer timer;
-	bool blocking;                  /* a blocking helper waits for it: haul_poll() doesn't see it */
+	bool blocking; /* a blocking helper waits for it: haul_poll() doesn't see it */
 	int result;
-	char *detail;                   /* why it failed, or NULL; owned */
+	char *detail; /* why it failed, or NULL; owned */
 
 	uint8_t key_length;
 	uint8_t key_inline[KEY_INLINE];
-	uint8_t *key_far;               /* longer keys; owned */
+	uint8_t *key_far; /* longer keys; owned */
 
 	struct haul_tensor_info tensor; /* what is sent; receive: what was received */
 	uint8_t *data;
-	uint64_t bytes;                 /* send: the size; receive: the room */
+	uint64_t bytes; /* send: the size; receive: the room */
 	haul_region *region;
-	void *registered;               /* what region_add() gave; for this operation only when region is NULL */
-	bool temporary;                 /* `registered` ends with the operation */
+	void *registered; /* what region_add() gave; for this operation only when region is NULL */
+	bool temporary;   /* `registered` ends with the operation */
 
-	uint64_t posted_at, met_at;     /* send: haul_clock() of the call, and of the last meeting */
-	struct key_entry *entry;        /* send, WAITING: whose queue it is in */
-	struct remote_slot *remote;     /* send, from the meeting on: the peer's slot; NULL once it is gone */
+	uint64_t posted_at, met_at; /* send: haul_clock() of the call, and of the last meeting */
+	struct key_entry *entry;    /* send, WAITING: whose queue it is in */
+	/* Send, from the meeting on: the peer's slot; NULL once it is gone. */
+	struct remote_slot *remote;
 	struct haul_push push;
 	enum ending ending;
-	unsigned tries;                 /* pushes that failed the checksum */
+	unsigned tries; /* pushes that failed the checksum */
 
-	uint32_t slot;                  /* receive, POSTED: index into endpoint->slots */
-	uint64_t digested;              /* DIGESTING: bytes done */
+	uint32_t slot;     /* receive, POSTED: index into endpoint->slots */
+	uint64_t digested; /* DIGESTING: bytes done */
 	uint32_t crc;
 	uint8_t header[40 + 8 * HAUL_RANK_MAX]; /* PUSH */
 };
@@ -125,11 +129,11 @@ struct local_slot {
 	} state;
 	struct operation *operation; /* OPEN */
 	uint64_t arrived;
-	uint64_t expected;   /* valid when `announced` */
-	uint32_t crc;        /* of the sender, when `checked` */
+	uint64_t expected; /* valid when `announced` */
+	uint32_t crc;      /* of the sender, when `checked` */
 	uint32_t next_free;
-	bool announced;      /* PUSH was read */
-	bool checked;        /* PUSH carried a checksum */
+	bool announced; /* PUSH was read */
+	bool checked;   /* PUSH carried a checksum */
 };
 
 /* A receive of the peer's. */
@@ -157,32 +161,32 @@ enum endpoint_state {
 TAILQ_HEAD(endpoint_list, haul_endpoint);
 
 struct haul_endpoint {
-	TAILQ_ENTRY(haul_endpoint) all;    /* in context->endpoints */
+	TAILQ_ENTRY(haul_endpoint) all; /* in context->endpoints */
 	TAILQ_ENTRY(haul_endpoint) dirty_entry;
-	TAILQ_ENTRY(haul_endpoint) event_entry;  /* in context->events */
+	TAILQ_ENTRY(haul_endpoint) event_entry; /* in context->events */
 	haul_context *context;
-	haul_listener *listener;           /* that accepted it, as long as it listens */
+	haul_listener *listener; /* that accepted it, as long as it listens */
 	void *accept_cookie;
 	struct backend_link *link;
 	enum endpoint_state state;
 	enum wire_role role;
 	char address[128];
 	void *user;
-	bool announced;                    /* the caller knows the handle */
-	bool dirty;                        /* queued messages wait for a flush */
-	uint64_t flushed_in;               /* the round in which a send was flushed at once */
-	int doomed;                        /* errno to lose it with in the next progress; 0 */
-	const char *doomed_why;            /* static */
-	bool polite;                       /* lost, but the last message should still leave */
-	bool released;                     /* the next progress frees it */
+	bool announced;         /* the caller knows the handle */
+	bool dirty;             /* queued messages wait for a flush */
+	uint64_t flushed_in;    /* the round in which a send was flushed at once */
+	int doomed;             /* errno to lose it with in the next progress; 0 */
+	const char *doomed_why; /* static */
+	bool polite;            /* lost, but the last message should still leave */
+	bool released;          /* the next progress frees it */
 	int lost_error;
 	char lost_why[160];
-	enum haul_event event;             /* 0: none waits in context->events */
+	enum haul_event event; /* 0: none waits in context->events */
 	int event_result;
-	char *event_detail;                /* owned */
+	char *event_detail; /* owned */
 
-	struct timer timer;                /* of the handshake */
-	struct operation *connect;         /* the haul_connect() that made it, until it completes */
+	struct timer timer;        /* of the handshake */
+	struct operation *connect; /* the haul_connect() that made it, until it completes */
 	uint8_t hello_own[WIRE_HELLO_SIZE], hello_peer[WIRE_HELLO_SIZE];
 	uint64_t peer_incarnation;
 
@@ -191,10 +195,11 @@ struct haul_endpoint {
 	struct keys keys;
 
 	struct local_slot *slots;
-	uint32_t slot_count, slot_free;    /* room of the array; head of the free list, UINT32_MAX: none */
-	uint32_t slots_used, slots_max;    /* what the peer remembers */
+	uint32_t slot_count;            /* room of the array */
+	uint32_t slot_free;             /* head of the free list, UINT32_MAX: none */
+	uint32_t slots_used, slots_max; /* what the peer remembers */
 
-	struct remote_slot **remotes;      /* by index; grows */
+	struct remote_slot **remotes; /* by index; grows */
 	uint32_t remote_count;
 
 	struct haul_statistics counters;
@@ -227,14 +232,14 @@ struct haul_region {
 
 struct haul_context {
 	pthread_mutex_t lock;
-	pthread_cond_t changed;      /* completions came, or the driver left */
-	unsigned fork_generation;    /* of the process that opened it */
+	pthread_cond_t changed;   /* completions came, or the driver left */
+	unsigned fork_generation; /* of the process that opened it */
 	const struct haul_backend *backend;
 	struct backend_context *state;
 	struct engine_config config;
 	void *backend_config;
 	char *spec;
-	struct auth_key *key;        /* auth=psk, or NULL */
+	struct auth_key *key; /* auth=psk, or NULL */
 	uint64_t incarnation;
 	char detail[DETAIL_MAX];
 
@@ -248,24 +253,24 @@ struct haul_context {
 	struct operation_queue completions;
 	struct operation_queue spare; /* operations to be used again */
 	unsigned spare_count;
-	unsigned handshakes;          /* accepted endpoints that are not open yet */
-	unsigned doomed;              /* endpoints with doomed set */
-	unsigned released;            /* endpoints with released set */
+	unsigned handshakes; /* accepted endpoints that are not open yet */
+	unsigned doomed;     /* endpoints with doomed set */
+	unsigned released;   /* endpoints with released set */
 	struct deadlines deadlines;
-	struct haul_statistics past;  /* of released endpoints */
+	struct haul_statistics past; /* of released endpoints */
 
-	uint64_t round;               /* counts polls: the first send of an endpoint in each leaves at once */
-	bool driving;                 /* a thread is in progress or in wait */
-	bool sleeping;                /* ... in wait, without the lock */
-	uint64_t sleeping_until;      /* haul_clock() */
-	unsigned waiters;             /* threads on `changed` */
-	bool closing;                 /* tells the progress thread to end */
-	bool threaded;                /* progress=thread */
+	uint64_t round; /* counts polls: the first send of an endpoint in each leaves at once */
+	bool driving;   /* a thread is in progress or in wait */
+	bool sleeping;  /* ... in wait, without the lock */
+	uint64_t sleeping_until; /* haul_clock() */
+	unsigned waiters;        /* threads on `changed` */
+	bool closing;            /* tells the progress thread to end */
+	bool threaded;           /* progress=thread */
 	pthread_t thread;
 
-	int outside;                  /* epoll descriptor of haul_event_fd(), -1 until it is asked for */
-	int signal;                   /* eventfd in it */
-	int clock;                    /* timerfd in it */
+	int outside; /* epoll descriptor of haul_event_fd(), -1 until it is asked for */
+	int signal;  /* eventfd in it */
+	int clock;   /* timerfd in it */
 	bool signalled;
 	uint64_t clock_at;
 };
@@ -279,13 +284,13 @@ int context_fail(haul_context *context, int error, const char *format, ...)
 /* poll.c */
 int engine_progress(haul_context *context);
 void engine_flush(haul_context *context);
-/* Run the context until ready(user), or the time (haul_clock(); UINT64_MAX: never) is over; 0 or -ETIMEDOUT. */
+/* Run the context until ready(user): 0; or until the time, as of haul_clock(): -ETIMEDOUT. */
 int engine_wait(haul_context *context, bool (*ready)(haul_context *, void *), void *user,
 		uint64_t until);
 uint64_t poll_next_timer(haul_context *context);
-int poll_start(haul_context *context);     /* the progress thread */
+int poll_start(haul_context *context); /* the progress thread */
 void poll_stop(haul_context *context);
-void poll_signal(haul_context *context);   /* bring haul_event_fd()'s state up to date */
+void poll_signal(haul_context *context); /* bring haul_event_fd()'s state up to date */
 
 /* operation.c */
 struct operation *operation_new(haul_context *context, enum operation_kind kind,
@@ -303,7 +308,8 @@ int op_check(haul_context *context, const struct haul_op *op);
 haul_endpoint *endpoint_new(haul_context *context, enum wire_role role);
 void endpoint_lost(haul_endpoint *endpoint, int error, const char *why);
 void endpoint_announce(haul_endpoint *endpoint); /* HAUL_ACCEPTED was handed out */
-void endpoint_doom(haul_endpoint *endpoint, int error, const char *why); /* lose it in the next progress */
+/* Lose it in the next progress. */
+void endpoint_doom(haul_endpoint *endpoint, int error, const char *why);
 void endpoint_free(haul_endpoint *endpoint);
 void endpoint_control(haul_endpoint *endpoint, const uint8_t *message, size_t length);
 void endpoint_dirty(haul_endpoint *endpoint);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The handshake: HELLO both ways, then PROOF both ways when auth=psk is set. Until it is over, nothing
- * else is accepted from the peer, and nothing is remembered for it.
+ * The handshake: HELLO both ways, then PROOF both ways when auth=psk is set. Until it is over,
+ * nothing else is accepted from the peer, and nothing is remembered for it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -105,7 +105,8 @@ static void check_proof(haul_endpoint *endpoint, const uint8_t mac[WIRE_MAC_SIZE
 			   connector ? endpoint->hello_peer : endpoint->hello_own, expected);
 	if (error || !auth_equal(mac, expected, sizeof(expected)))
 		reject(endpoint, WIRE_REASON_AUTH, -EACCES,
-		       "the peer has another key (auth=psk:FILE must name the same key on both sides)");
+		       "the peer has another key (auth=psk:FILE must name the same key on both "
+		       "sides)");
 	else
 		open_endpoint(endpoint);
 }
@@ -137,8 +138,9 @@ static void check_hello(haul_endpoint *endpoint, const struct wire_hello *hello,
 	char why[128];
 
 	if (hello->version != WIRE_VERSION) {
-		snprintf(why, sizeof(why), "the peer speaks version %u of the protocol, this side %d",
-			 hello->version, WIRE_VERSION);
+		snprintf(why, sizeof(why),
+			 "the peer speaks version %u of the protocol, this side %d", hello->version,
+			 WIRE_VERSION);
 		reject(endpoint, WIRE_REASON_VERSION, -EPROTO, why);
 		return;
 	}
@@ -165,13 +167,15 @@ static void rejected(haul_endpoint *endpoint, unsigned reason)
 		break;
 	case WIRE_REASON_AUTH:
 		endpoint_lost(endpoint, -EACCES,
-			      "the peer has another key (auth=psk:FILE must name the same key on both sides)");
+			      "the peer has another key (auth=psk:FILE must name the same key on "
+			      "both sides)");
 		break;
 	case WIRE_REASON_AUTH_NEEDED:
 		endpoint_lost(endpoint, -EACCES, "auth=psk:FILE is set on one side only");
 		break;
 	case WIRE_REASON_FEATURES:
-		endpoint_lost(endpoint, -EPROTO, "the peer was opened with another checksum or feature");
+		endpoint_lost(endpoint, -EPROTO,
+			      "the peer was opened with another checksum or feature");
 		break;
 	default:
 		endpoint_lost(endpoint, -EPROTO, "the peer said no, without a reason");

@@ -39,11 +39,13 @@ struct keys {
 };
 
 int keys_init(struct keys *keys, uint64_t seed); /* no memory is taken before the first key */
-void keys_free(struct keys *keys);               /* with all entries; their queues are not looked at */
+void keys_free(struct keys *keys); /* with all entries; their queues are not looked at */
 
 struct key_entry *keys_find(struct keys *keys, const void *bytes, size_t length);
-struct key_entry *keys_find_or_add(struct keys *keys, const void *bytes, size_t length); /* NULL: -ENOMEM */
-void keys_drop_if_empty(struct keys *keys, struct key_entry *entry); /* frees it when both queues are empty */
+/* NULL: -ENOMEM */
+struct key_entry *keys_find_or_add(struct keys *keys, const void *bytes, size_t length);
+/* Frees it when both queues are empty. */
+void keys_drop_if_empty(struct keys *keys, struct key_entry *entry);
 
 /* Visit all entries; `visit` may drop the entry that it is given. */
 void keys_each(struct keys *keys, void (*visit)(struct key_entry *entry, void *user), void *user);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sends, receives, queries and connects have in common: memory, deadlines, cancelling, ending. */
+/* What sends, receives, queries and connects share: memory, deadlines, cancelling, ending. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -12,9 +12,10 @@
 int op_check(haul_context *context, const struct haul_op *op)
 {
 	if (op && op->size != sizeof(*op))
-		return context_fail(context, -EINVAL,
-				    "struct haul_op has size %zu, expected %zu: start from HAUL_OP_INIT",
-				    op->size, sizeof(*op));
+		return context_fail(
+			context, -EINVAL,
+			"struct haul_op has size %zu, expected %zu: start from HAUL_OP_INIT",
+			op->size, sizeof(*op));
 	return 0;
 }
 
@@ -101,7 +102,8 @@ int operation_set_memory(struct operation *operation, const DLTensor *tensor, ha
 	char reason[256];
 	int error;
 
-	error = tensor_describe(tensor, &operation->tensor, &operation->data, reason, sizeof(reason));
+	error = tensor_describe(tensor, &operation->tensor, &operation->data, reason,
+				sizeof(reason));
 	if (error)
 		return context_fail(context, error, "%s", reason);
 	operation->bytes = operation->tensor.bytes;
@@ -148,7 +150,7 @@ void operation_complete(struct operation *operation, int result)
 	else
 		TAILQ_REMOVE(&operation->endpoint->operations, operation, all);
 	if (operation->region) {
-		/* The memory is the caller's again, although the completion was not handed out yet. */
+		/* The memory is the caller's again, before the completion is handed out. */
 		operation->region->uses--;
 		operation->region = NULL;
 	} else if (operation->temporary) {
@@ -213,7 +215,7 @@ int haul_cancel(haul_context *context, void *cookie)
 	if (error)
 		return error;
 	found = cancel_list(&context->connects, cookie);
-	TAILQ_FOREACH(endpoint, &context->endpoints, all)
+	TAILQ_FOREACH (endpoint, &context->endpoints, all)
 		found += cancel_list(&endpoint->operations, cookie);
 	context_leave(context);
 	return found ? found : -ENOENT;

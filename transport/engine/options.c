@@ -4,6 +4,7 @@
 static const char *const progress_choices[] = {"caller", "thread", NULL};
 static const char *const checksum_choices[] = {"none", "crc32c", NULL};
 
+/* clang-format off */
 const struct haul_option engine_options[] = {
 	{{"progress", "caller", "caller or thread",
 	  "who moves the bytes: the caller within haul_poll(), or a thread of the library"},
@@ -31,3 +32,4 @@ const struct haul_option engine_options[] = {
 	 HAUL_OPTION_NUMBER, offsetof(struct engine_config, spin_us), .high = 1000000},
 	{{NULL}},
 };
+/* clang-format on */

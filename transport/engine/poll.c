@@ -61,7 +61,8 @@ static int run_digests(haul_context *context)
 		return 0;
 	left = operation->tensor.bytes - operation->digested;
 	slice = left < DIGEST_SLICE ? left : DIGEST_SLICE;
-	operation->crc = checksum_update(operation->crc, operation->data + operation->digested, slice);
+	operation->crc =
+		checksum_update(operation->crc, operation->data + operation->digested, slice);
 	operation->digested += slice;
 	TAILQ_REMOVE(&context->digests, operation, queued);
 	if (slice < left) {
@@ -74,7 +75,7 @@ static int run_digests(haul_context *context)
 	return 1;
 }
 
-/* Endpoints that were found to be broken outside of a callback, and those that nobody knows any more. */
+/* Endpoints that were found broken outside of a callback, and those that nobody knows any more. */
 static int run_doomed(haul_context *context)
 {
 	haul_endpoint *endpoint, *next;
@@ -190,8 +191,8 @@ int engine_wait(haul_context *context, bool (*ready)(haul_context *, void *), vo
 		}
 		context->driving = true;
 		/*
-		 * What is queued leaves now. Not so when there is something to hand out: the caller's
-		 * answer then shares a write with it.
+		 * What is queued leaves now. Not so when there is something to hand out: the
+		 * caller's answer then shares a write with it.
 		 */
 		engine_flush(context);
 		/* Sleep first: that ends at once when something is there already. */
@@ -502,9 +503,10 @@ static int outside_open(haul_context *context)
 	if (context->outside >= 0)
 		close(context->outside);
 	context->signal = context->clock = context->outside = -1;
-	return context_fail(context, error,
-			    "no descriptor for the event fd: %s (ulimit -n shows and raises the limit)",
-			    haul_strerror(error));
+	return context_fail(
+		context, error,
+		"no descriptor for the event fd: %s (ulimit -n shows and raises the limit)",
+		haul_strerror(error));
 }
 
 int haul_event_fd(haul_context *context)

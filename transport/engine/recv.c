@@ -223,7 +223,8 @@ void haul_on_arrived(haul_endpoint *endpoint, uint64_t name, uint64_t length)
 	if (endpoint->doomed || !slot || slot->state != SLOT_OPEN)
 		return;
 	if (length > slot->operation->bytes - slot->arrived) {
-		endpoint_doom(endpoint, -EPROTO, "the peer sent more bytes than the slot has room for");
+		endpoint_doom(endpoint, -EPROTO,
+			      "the peer sent more bytes than the slot has room for");
 		return;
 	}
 	slot->arrived += length;
@@ -242,7 +243,8 @@ void recv_digested(struct operation *operation)
 	if (operation->crc == slot->crc) {
 		finish(endpoint, slot);
 	} else if (operation->tries++ == 0) {
-		haul_log(HAUL_LOG_WARNING, "endpoint %s: the checksum of a tensor of %llu bytes is wrong",
+		haul_log(HAUL_LOG_WARNING,
+			 "endpoint %s: the checksum of a tensor of %llu bytes is wrong",
 			 endpoint->address, (unsigned long long)operation->tensor.bytes);
 		endpoint->counters.tensors_again++;
 		slot->arrived = 0;
@@ -303,7 +305,8 @@ void recv_refused(haul_endpoint *endpoint, const struct wire_push *refused)
 		operation = slot->operation;
 		operation->tensor = refused->tensor;
 		if (operation->kind == OPERATION_RECV)
-			operation_explain(operation, "the tensor that was sent is larger than the room");
+			operation_explain(operation,
+					  "the tensor that was sent is larger than the room");
 		end(endpoint, slot, operation->kind == OPERATION_QUERY ? 0 : -EMSGSIZE);
 	}
 	recv_post_waiting(endpoint);

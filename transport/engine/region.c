@@ -24,10 +24,11 @@ int region_check(haul_context *context, haul_region *region, const uint8_t *data
 		return 0;
 	before = (uint64_t)(data - region->base);
 	if (data < region->base || before > region->length || bytes > region->length - before)
-		return context_fail(context, -EFAULT,
-				    "the tensor's %llu bytes at %p are not inside the region's %zu bytes at %p",
-				    (unsigned long long)bytes, (const void *)data, region->length,
-				    (void *)region->base);
+		return context_fail(
+			context, -EFAULT,
+			"the tensor's %llu bytes at %p are not inside the region's %zu bytes at %p",
+			(unsigned long long)bytes, (const void *)data, region->length,
+			(void *)region->base);
 	return 0;
 }
 
@@ -102,9 +103,10 @@ int haul_region_register(haul_context *context, void *base, size_t length, unsig
 		return error;
 	error = check_use(context, length, use);
 	if (!error && (!base || (uintptr_t)base > UINTPTR_MAX - length))
-		error = context_fail(context, -EINVAL,
-				     "memory at %p with %zu bytes: the address is NULL or the end wraps around",
-				     base, length);
+		error = context_fail(
+			context, -EINVAL,
+			"memory at %p with %zu bytes: the address is NULL or the end wraps around",
+			base, length);
 	if (!error) {
 		region = region_new(context, base, length, use);
 		error = region ? add(region, out) : -ENOMEM;
@@ -133,7 +135,8 @@ static int allocate(haul_region *region)
 	}
 	if (region->base)
 		return 0;
-	return context_fail(context, -ENOMEM, "no memory for a region of %zu bytes", region->length);
+	return context_fail(context, -ENOMEM, "no memory for a region of %zu bytes",
+			    region->length);
 }
 
 int haul_region_allocate(haul_context *context, size_t length, unsigned use, haul_region **out)
@@ -193,9 +196,10 @@ int haul_region_release(haul_region *region)
 	if (error)
 		return error;
 	if (region->uses)
-		error = context_fail(context, -EBUSY,
-				     "%u operations still use the region: release it after their completions",
-				     region->uses);
+		error = context_fail(
+			context, -EBUSY,
+			"%u operations still use the region: release it after their completions",
+			region->uses);
 	else
 		region_free(region);
 	context_leave(context);

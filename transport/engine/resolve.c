@@ -30,12 +30,12 @@ static int cut(const char *text, char host[256], char port[8], char *why, size_t
 	} else {
 		if (!colon)
 			return explain(why, room, -EINVAL, "address \"%s\" has no port: " EXPECTED,
-					 text);
+				       text);
 		length = (size_t)(colon - text);
 		if (memchr(text, ':', length))
 			return explain(why, room, -EINVAL,
-					 "address \"%s\": an IPv6 address needs brackets: " EXPECTED,
-					 text);
+				       "address \"%s\": an IPv6 address needs brackets: " EXPECTED,
+				       text);
 	}
 	if (length == 0 || length >= 256)
 		return explain(why, room, -EINVAL, "address \"%s\" has no host: " EXPECTED, text);
@@ -44,7 +44,7 @@ static int cut(const char *text, char host[256], char port[8], char *why, size_t
 	if (strlen(colon + 1) < 1 || strlen(colon + 1) > 5 ||
 	    strspn(colon + 1, "0123456789") != strlen(colon + 1) || atol(colon + 1) > 65535)
 		return explain(why, room, -EINVAL, "port \"%s\": expected a number from 0 to 65535",
-				 colon + 1);
+			       colon + 1);
 	strcpy(port, colon + 1);
 	return 0;
 }
@@ -81,12 +81,14 @@ int resolve(const char *text, bool passive, char *out, size_t size, char *why, s
 	if (strcmp(host, "*") == 0) {
 		if (!passive)
 			return explain(why, room, -EINVAL,
-				       "address \"%s\": * is only for listening; name a host", text);
+				       "address \"%s\": * is only for listening; name a host",
+				       text);
 		snprintf(out, size, "*:%s", port);
 		return 0;
 	}
 	if (!passive && atoi(port) == 0)
-		return explain(why, room, -EINVAL, "address \"%s\": nobody listens on port 0", text);
+		return explain(why, room, -EINVAL, "address \"%s\": nobody listens on port 0",
+			       text);
 	error = getaddrinfo(host, port, &hints, &found);
 	if (error)
 		return explain(why, room, error == EAI_MEMORY ? -ENOMEM : -ENOENT,

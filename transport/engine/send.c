@@ -206,9 +206,9 @@ static void ended(struct operation *operation)
 		break;
 	case ENDING_GIVEN_UP:
 		if (slot) {
-			endpoint_control(endpoint, message,
-					 wire_encode_failed(message, slot->name,
-							    WIRE_REASON_GIVEN_UP));
+			endpoint_control(
+				endpoint, message,
+				wire_encode_failed(message, slot->name, WIRE_REASON_GIVEN_UP));
 			remote_drop(endpoint, slot);
 		}
 		operation_complete(operation, operation->result);

@@ -25,12 +25,12 @@ struct spec {
 int spec_parse(const char *text, struct spec *spec, char *why, size_t room);
 void spec_free(struct spec *spec);
 
-/* Fill a config struct with a table's defaults. The table is ours: a bad default is a bug (assert). */
+/* Fill a config struct with a table's defaults. A bad default is a bug of ours (assert). */
 void options_default(const struct haul_option *table, void *config);
 
 /*
- * Take the options that `table` knows into `config` and mark them taken. -EINVAL with the option, its
- * value and what is valid in `why`.
+ * Take the options that `table` knows into `config` and mark them taken. -EINVAL with the option,
+ * its value and what is valid in `why`.
  */
 int options_apply(const struct haul_option *table, struct spec *spec, void *config, char *why,
 		  size_t room);

@@ -5,7 +5,7 @@
 
 #include "tensorhaul/haul.h"
 
-/* Check a tensor and take its description and the address of its first byte. -EINVAL, -EOVERFLOW. */
+/* Check a tensor, take its description and the address of its first byte. -EINVAL, -EOVERFLOW. */
 int tensor_describe(const DLTensor *tensor, struct haul_tensor_info *info, uint8_t **data,
 		    char *reason, size_t room);
 

@@ -57,7 +57,8 @@ static int check_congestion(struct backend_context *context)
 				 "congestion=%s: %s; valid are those of "
 				 "/proc/sys/net/ipv4/tcp_allowed_congestion_control, for root of "
 				 "tcp_available_congestion_control",
-				 name, error == -ENOENT ? "no such algorithm" : haul_strerror(error));
+				 name,
+				 error == -ENOENT ? "no such algorithm" : haul_strerror(error));
 	return 0;
 }
 
@@ -100,7 +101,8 @@ static int tcp_open(haul_context *engine, const void *config, struct backend_con
 				  "(ulimit -n shows and raises it)",
 				  sysconf(_SC_OPEN_MAX));
 	else if (context->events && context->scrap)
-		error = epoll_ctl(context->epoll, EPOLL_CTL_ADD, context->wake, &event) ? -errno : 0;
+		error = epoll_ctl(context->epoll, EPOLL_CTL_ADD, context->wake, &event) ? -errno
+											: 0;
 	if (!error)
 		error = check_congestion(context);
 	if (error) {
@@ -146,9 +148,9 @@ static void tcp_close_in_child(struct backend_context *context)
 {
 	struct tcp_socket *socket;
 
-	TAILQ_FOREACH(socket, &context->sockets, all)
+	TAILQ_FOREACH (socket, &context->sockets, all)
 		close(socket->fd);
-	TAILQ_FOREACH(socket, &context->strangers, all)
+	TAILQ_FOREACH (socket, &context->strangers, all)
 		close(socket->fd);
 	close(context->epoll);
 	close(context->wake);
@@ -237,7 +239,7 @@ static void run_timers(struct backend_context *context, uint64_t now)
 
 	context->next_timer = UINT64_MAX;
 	strangers_expire(context, now);
-	TAILQ_FOREACH(listener, &context->listeners, all)
+	TAILQ_FOREACH (listener, &context->listeners, all)
 		listener_timers(listener, now);
 	for (link = TAILQ_FIRST(&context->links); link; link = next) {
 		next = TAILQ_NEXT(link, all);
@@ -246,8 +248,8 @@ static void run_timers(struct backend_context *context, uint64_t now)
 }
 
 /*
- * A caller who polls gets his answer with one system call, most of the time: the control stream that
- * spoke last is read without being asked for. True: that is what this round does.
+ * A caller who polls gets his answer with one system call, most of the time: the control stream
+ * that spoke last is read without being asked for. True: that is what this round does.
  */
 static bool look_at_hot(struct backend_context *context)
 {
@@ -321,7 +323,7 @@ static void tcp_wake(struct backend_context *context)
 
 static int tcp_event_fd(struct backend_context *context)
 {
-	/* Whoever waits for the descriptor polls because of it: then its events are what to look at. */
+	/* Whoever waits for the descriptor polls because of it: its events are what counts. */
 	context->watched = true;
 	context->hot = NULL;
 	return context->epoll;

@@ -55,7 +55,8 @@ static uint8_t *append(struct outbox *box, size_t length)
 }
 
 /* The head of a record; its `length` bytes follow at the returned address. */
-static uint8_t *record(struct backend_link *link, enum record_type type, size_t header, size_t length)
+static uint8_t *record(struct backend_link *link, enum record_type type, size_t header,
+		       size_t length)
 {
 	uint8_t *out = append(&link->outbox, RECORD_SIZE + length);
 
@@ -68,7 +69,8 @@ static uint8_t *record(struct backend_link *link, enum record_type type, size_t 
 	return out + RECORD_SIZE;
 }
 
-int control_record(struct backend_link *link, enum record_type type, const void *bytes, size_t length)
+int control_record(struct backend_link *link, enum record_type type, const void *bytes,
+		   size_t length)
 {
 	uint8_t *out;
 
@@ -287,7 +289,10 @@ static void end_long_small(struct backend_link *link)
 		haul_on_arrived(link->endpoint, link->small_slot, link->small_length);
 }
 
-/* One whole record at the inbox's start, or the begin of a long one. False: more bytes are needed, or the link ended. */
+/*
+ * One whole record at the inbox's start, or the begin of a long one. False: more bytes are needed,
+ * or the link ended.
+ */
 static bool parse(struct backend_link *link)
 {
 	const uint8_t *head = link->inbox + link->inbox_start;
@@ -300,7 +305,8 @@ static bool parse(struct backend_link *link)
 	length = get32(head);
 	type = head[4];
 	header = get16(head + 6);
-	if (length > (type == RECORD_SMALL ? SMALL_SIZE + HAUL_CONTROL_MAX + SMALL_MAX : HAUL_CONTROL_MAX) ||
+	if (length > (type == RECORD_SMALL ? SMALL_SIZE + HAUL_CONTROL_MAX + SMALL_MAX
+					   : HAUL_CONTROL_MAX) ||
 	    (type == RECORD_SMALL && (header > HAUL_CONTROL_MAX || length < SMALL_SIZE + header))) {
 		forged(link, "a record of the control stream has an impossible length");
 		return false;
@@ -331,8 +337,8 @@ static ssize_t read_once(struct backend_link *link, size_t *asked)
 	if (link->small_left) {
 		size_t left = link->small_left;
 
-		if (haul_place(link->endpoint, link->small_slot, link->small_offset, left, &address) !=
-		    HAUL_PLACE_HERE) {
+		if (haul_place(link->endpoint, link->small_slot, link->small_offset, left,
+			       &address) != HAUL_PLACE_HERE) {
 			address = link->context->scrap;
 			left = left < SCRAP_SIZE ? left : SCRAP_SIZE;
 		}
@@ -345,8 +351,8 @@ static ssize_t read_once(struct backend_link *link, size_t *asked)
 		link->inbox_start = 0;
 	}
 	if (!link->small_left || pieces[0].iov_len == link->small_left)
-		pieces[count++] = (struct iovec){link->inbox + link->inbox_end,
-						 INBOX_SIZE - link->inbox_end};
+		pieces[count++] =
+			(struct iovec){link->inbox + link->inbox_end, INBOX_SIZE - link->inbox_end};
 	*asked = pieces[0].iov_len + (count > 1 ? pieces[1].iov_len : 0);
 	if (count == 1)
 		return recv(link->control->fd, pieces[0].iov_base, pieces[0].iov_len, 0);

@@ -4,13 +4,13 @@
  *
  * An endpoint is a session of several sockets, all opened by the side that connected:
  *
- *   control  records, in order: the engine's messages, small tensors, and the session's own words. It
- *            outlives its socket: a broken one is replaced and goes on at the first byte
- *            that the other side has not taken.
- *   pulse    never carries a byte after its preamble. The kernel's keep-alive on it tells a
- *            dead peer from one that is only busy: a stopped process still has a kernel that answers.
- *   streams  chunks of large tensors, in any order. One that breaks is given up; its chunks that were
- *            not taken go over others.
+ *   control  records, in order: the engine's messages, small tensors, and the session's own
+ *            words. It outlives its socket: a broken one is replaced and goes on at the first
+ *            byte that the other side has not taken.
+ *   pulse    never carries a byte after its preamble. The kernel's keep-alive on it tells a dead
+ *            peer from one that is only busy: a stopped process still has a kernel that answers.
+ *   streams  chunks of large tensors, in any order. One that breaks is given up; its chunks that
+ *            were not taken go over others.
  *
  * Every socket starts with one preamble each way, the connecting side's first:
  *
@@ -39,7 +39,7 @@
  *
  * A stream carries chunks:
  *
- *    0 u64 slot   8 u64 offset in the slot   16 u32 length (at least 1)   20 u32 CHUNK_MAGIC   24 bytes
+ *    0 u64 slot   8 u64 offset in the slot   16 u32 length (at least 1)   20 u32 CHUNK_MAGIC
  *   24 the bytes
  */
 #ifndef TENSORHAUL_TCP_FRAMING_H
@@ -63,9 +63,9 @@ enum preamble_kind {
 
 enum preamble_status {
 	PREAMBLE_WELCOME = 0,
-	PREAMBLE_VERSION = 1,  /* another version; the answer carries this side's */
-	PREAMBLE_UNKNOWN = 2,  /* no such session: the process is another one */
-	PREAMBLE_REFUSED = 3,  /* too many peers, or too many streams */
+	PREAMBLE_VERSION = 1, /* another version; the answer carries this side's */
+	PREAMBLE_UNKNOWN = 2, /* no such session: the process is another one */
+	PREAMBLE_REFUSED = 3, /* too many peers, or too many streams */
 };
 
 struct preamble {

@@ -63,7 +63,7 @@ struct backend_link *link_find(struct backend_context *context, const uint8_t se
 {
 	struct backend_link *link;
 
-	TAILQ_FOREACH(link, &context->links, all) {
+	TAILQ_FOREACH (link, &context->links, all) {
 		if (!link->connector && link->endpoint &&
 		    memcmp(link->session, session, SESSION_SIZE) == 0)
 			return link;
@@ -317,25 +317,27 @@ static void answered(struct tcp_socket *socket)
 	char why[128];
 
 	if (preamble_decode(socket->preamble, &answer)) {
-		link_fail(link, -EPROTO, "no tensorhaul listens there: the answer is something else");
+		link_fail(link, -EPROTO,
+			  "no tensorhaul listens there: the answer is something else");
 		return;
 	}
 	if (answer.version != TCP_VERSION || answer.status == PREAMBLE_VERSION) {
-		snprintf(why, sizeof(why), "the peer speaks version %u of the tcp framing, this side %d",
+		snprintf(why, sizeof(why),
+			 "the peer speaks version %u of the tcp framing, this side %d",
 			 answer.version, TCP_VERSION);
 		link_fail(link, -EPROTO, why);
-		return;
-	}
-	if (answer.status == PREAMBLE_REFUSED && socket->role == SOCKET_STREAM) {
-		connect_failed(socket, -ECONNREFUSED);
 		return;
 	}
 	if (answer.status != PREAMBLE_WELCOME) {
 		if (socket->role == SOCKET_STREAM)
 			connect_failed(socket, -ECONNREFUSED);
+		else if (answer.status == PREAMBLE_REFUSED)
+			link_fail(link, -ECONNREFUSED,
+				  "the peer has no room for one more endpoint");
 		else
-			link_fail(link, -ECONNRESET, "the peer doesn't know this session: it is "
-						     "another process now, or has closed the endpoint");
+			link_fail(link, -ECONNRESET,
+				  "the peer doesn't know this session: it is "
+				  "another process now, or has closed the endpoint");
 		return;
 	}
 	up(socket);
@@ -345,7 +347,8 @@ static void answered(struct tcp_socket *socket)
 		opened(link, &answer);
 	} else if (socket->role == SOCKET_CONTROL) {
 		if (control_rewind(link, answer.taken))
-			link_fail(link, -EPROTO, "the peer's position in the control stream is impossible");
+			link_fail(link, -EPROTO,
+				  "the peer's position in the control stream is impossible");
 		else
 			control_write(link);
 	}
@@ -377,7 +380,8 @@ void link_event(struct tcp_socket *socket)
 }
 
 /* The accepting side: a socket has shown whose it is. */
-void link_adopt(struct backend_link *link, struct tcp_socket *socket, const struct preamble *preamble)
+void link_adopt(struct backend_link *link, struct tcp_socket *socket,
+		const struct preamble *preamble)
 {
 	socket->link = link;
 	switch (socket->role) {
@@ -386,7 +390,8 @@ void link_adopt(struct backend_link *link, struct tcp_socket *socket, const stru
 		socket_dead(link->control);
 		link->control = socket;
 		if (control_rewind(link, preamble->taken))
-			link_fail(link, -EPROTO, "the peer's position in the control stream is impossible");
+			link_fail(link, -EPROTO,
+				  "the peer's position in the control stream is impossible");
 		control_write(link);
 		break;
 	case SOCKET_PULSE:
@@ -508,8 +513,8 @@ static bool stalled(const struct stream *stream, uint64_t limit_ms)
 	    getsockopt(stream->socket->fd, IPPROTO_TCP, TCP_INFO, &info, &size))
 		return false;
 	/* A closed window is the peer's right: it has not polled for a while. */
-	return info.tcpi_unacked > 0 && info.tcpi_probes == 0 && info.tcpi_last_ack_recv > limit_ms &&
-	       info.tcpi_retransmits > 0;
+	return info.tcpi_unacked > 0 && info.tcpi_probes == 0 &&
+	       info.tcpi_last_ack_recv > limit_ms && info.tcpi_retransmits > 0;
 }
 
 static void check_streams(struct backend_link *link, uint64_t now)

@@ -17,7 +17,8 @@
 
 /* ---- Listening --------------------------------------------------------- */
 
-static int try_listen(struct backend_context *context, const struct sockaddr_storage *address, int *out)
+static int try_listen(struct backend_context *context, const struct sockaddr_storage *address,
+		      int *out)
 {
 	int one = 1, zero = 0;
 	int fd = socket_open(context, address);
@@ -38,7 +39,7 @@ static int try_listen(struct backend_context *context, const struct sockaddr_sto
 	return 0;
 }
 
-/* Port 0 and ports=LOW-HIGH: the first free one, from a random start so that many can do this at once. */
+/* ports=LOW-HIGH: the first free one, from a random start so that many can do this at once. */
 static int try_range(struct backend_context *context, struct sockaddr_storage *address, int *fd)
 {
 	const struct haul_option_range *ports = &context->config->ports;
@@ -57,8 +58,8 @@ static int try_range(struct backend_context *context, struct sockaddr_storage *a
 	return error;
 }
 
-static int listen_any(struct backend_context *context, const char *where, struct addresses *addresses,
-		      int *fd)
+static int listen_any(struct backend_context *context, const char *where,
+		      struct addresses *addresses, int *fd)
 {
 	int error = -EADDRNOTAVAIL;
 
@@ -77,10 +78,12 @@ static int listen_any(struct backend_context *context, const char *where, struct
 	}
 	if (error == -EADDRINUSE && !(context->config->ports.low))
 		return haul_fail(context->engine, error,
-				 "address %s is in use: choose another port, or 0 for a free one", where);
+				 "address %s is in use: choose another port, or 0 for a free one",
+				 where);
 	if (error == -EMFILE || error == -ENFILE || error == -EADDRINUSE)
 		return error;
-	return haul_fail(context->engine, error, "can't listen on %s: %s", where, haul_strerror(error));
+	return haul_fail(context->engine, error, "can't listen on %s: %s", where,
+			 haul_strerror(error));
 }
 
 /* What a peer on this host connects to. */
@@ -162,8 +165,8 @@ static void stranger_new(struct backend_context *context, struct backend_listene
 	TAILQ_INSERT_TAIL(&context->strangers, socket, all);
 	strangers_expire(context, socket->since);
 	if (++context->stranger_count > STRANGERS_MAX) {
-		haul_log(HAUL_LOG_WARNING, "%d connections without a preamble: the oldest is dropped",
-			 STRANGERS_MAX);
+		haul_log(HAUL_LOG_WARNING,
+			 "%d connections without a preamble: the oldest is dropped", STRANGERS_MAX);
 		socket_dead(TAILQ_FIRST(&context->strangers));
 	}
 }
@@ -208,7 +211,8 @@ void listener_accept(struct tcp_socket *socket)
 		int fd = accept4(socket->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd < 0) {
-			if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+			if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
+			    errno == ENOBUFS)
 				pause_accepting(socket->listener, errno);
 			return;
 		}
@@ -227,10 +231,12 @@ static void peer_address(int fd, char *text, size_t room)
 }
 
 /* Answer a preamble. It is the first thing on this socket: the buffer has room for it. */
-static int answer(struct tcp_socket *socket, const struct preamble *preamble, enum preamble_status status,
-		  const struct backend_link *link)
+static int answer(struct tcp_socket *socket, const struct preamble *preamble,
+		  enum preamble_status status, const struct backend_link *link)
 {
-	struct preamble reply = {.version = TCP_VERSION, .kind = preamble->kind, .status = status,
+	struct preamble reply = {.version = TCP_VERSION,
+				 .kind = preamble->kind,
+				 .status = status,
 				 .stream = preamble->stream};
 	uint8_t bytes[PREAMBLE_SIZE];
 
@@ -353,7 +359,8 @@ void strangers_expire(struct backend_context *context, uint64_t now)
 	struct tcp_socket *socket;
 
 	while ((socket = TAILQ_FIRST(&context->strangers)) && now - socket->since >= patience) {
-		haul_log(HAUL_LOG_INFO, "a connection showed no preamble within handshake_ms: dropped");
+		haul_log(HAUL_LOG_INFO,
+			 "a connection showed no preamble within handshake_ms: dropped");
 		socket_dead(socket);
 	}
 	if (socket && socket->since + patience < context->next_timer)

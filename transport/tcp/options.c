@@ -5,6 +5,7 @@ static const char *const zerocopy_choices[] = {"no", "msg", NULL};
 
 #define AT(field) offsetof(struct tcp_config, field)
 
+/* clang-format off */
 const struct haul_option tcp_options[] = {
 	{{"streams", "auto", "1..64 or auto",
 	  "sockets for large tensors; auto adds some for as long as that helps"},
@@ -16,7 +17,8 @@ const struct haul_option tcp_options[] = {
 	{{"unsent", "256KiB", "4KiB..64MiB",
 	  "bytes that may wait unsent in one socket (TCP_NOTSENT_LOWAT)"},
 	 HAUL_OPTION_BYTES, AT(unsent), .low = 4096, .high = 64 << 20},
-	{{"sndbuf", "auto", "4KiB..1GiB or auto", "send buffer of each socket; auto is the kernel's choice"},
+	{{"sndbuf", "auto", "4KiB..1GiB or auto",
+	  "send buffer of each socket; auto is the kernel's choice"},
 	 HAUL_OPTION_BYTES, AT(sndbuf), .low = 4096, .high = 1 << 30, .automatic = true},
 	{{"rcvbuf", "auto", "4KiB..1GiB or auto",
 	  "receive buffer of each socket; auto is the kernel's choice"},
@@ -25,7 +27,8 @@ const struct haul_option tcp_options[] = {
 	  "msg sends large tensors with MSG_ZEROCOPY, where the NIC can"},
 	 HAUL_OPTION_CHOICE, AT(zerocopy), .choices = zerocopy_choices},
 	{{"congestion", "", "NAME, as in tcp_allowed_congestion_control",
-	  "TCP's congestion control; empty: the host's, with streams=auto bbr where packets are lost"},
+	  "TCP's congestion control; empty: the host's, with streams=auto bbr where packets are "
+	  "lost"},
 	 HAUL_OPTION_TEXT, AT(congestion)},
 	{{"bind", "", "ADDRESS", "local address for connections that are made"},
 	 HAUL_OPTION_TEXT, AT(bind)},
@@ -37,3 +40,4 @@ const struct haul_option tcp_options[] = {
 	 HAUL_OPTION_NUMBER, AT(backlog), .low = 1, .high = 65535},
 	{{NULL}},
 };
+/* clang-format on */

@@ -14,9 +14,9 @@
 const char *socket_names(enum socket_role role)
 {
 	static const char *const names[] = {
-		[SOCKET_LISTENER] = "listener", [SOCKET_STRANGER] = "stranger",
+		[SOCKET_LISTENER] = "listener",      [SOCKET_STRANGER] = "stranger",
 		[SOCKET_CONTROL] = "control stream", [SOCKET_PULSE] = "pulse",
-		[SOCKET_STREAM] = "stream", [SOCKET_DEAD] = "closed socket",
+		[SOCKET_STREAM] = "stream",          [SOCKET_DEAD] = "closed socket",
 	};
 
 	return names[role];
@@ -124,7 +124,8 @@ bool socket_only_notified(const struct tcp_socket *socket)
 	if (socket->context->config->zerocopy == ZEROCOPY_NO || socket->role != SOCKET_STREAM)
 		return false;
 	do {
-		message = (struct msghdr){.msg_control = control, .msg_controllen = sizeof(control)};
+		message =
+			(struct msghdr){.msg_control = control, .msg_controllen = sizeof(control)};
 	} while (recvmsg(socket->fd, &message, MSG_ERRQUEUE) >= 0);
 	return socket_error(socket) == 0;
 }
@@ -139,8 +140,8 @@ static void set(int fd, int level, int name, int value)
 
 /*
  * The kernel's keep-alive: notices a dead host within peer_ms, also when nobody polls. Only the
- * pulse gets the user timeout: where bytes wait because the peer's process is busy and its window is
- * closed, that would end the connection of a peer that lives.
+ * pulse gets the user timeout: where bytes wait because the peer's process is busy and its window
+ * is closed, that would end the connection of a peer that lives.
  */
 static void set_keepalive(struct tcp_socket *socket)
 {
@@ -216,10 +217,11 @@ int socket_open(struct backend_context *context, const struct sockaddr_storage *
 	if (fd < 0) {
 		error = -errno;
 		if (error == -EMFILE || error == -ENFILE)
-			return haul_fail(context->engine, error,
-					 "no descriptor for a socket: the limit of open files is %ld "
-					 "(ulimit -n shows and raises it)",
-					 sysconf(_SC_OPEN_MAX));
+			return haul_fail(
+				context->engine, error,
+				"no descriptor for a socket: the limit of open files is %ld "
+				"(ulimit -n shows and raises it)",
+				sysconf(_SC_OPEN_MAX));
 		return haul_fail(context->engine, error, "no socket: %s", haul_strerror(error));
 	}
 	if (config->sndbuf != HAUL_OPTION_AUTO)
@@ -247,7 +249,8 @@ static int bind_local(struct backend_context *context, int fd, const struct sock
 	snprintf(text, sizeof(text), strchr(host, ':') && host[0] != '[' ? "[%s]:0" : "%s:0", host);
 	error = address_parse(context->engine, text, &local);
 	if (error)
-		return haul_fail(context->engine, -EINVAL, "bind=%s: expected a numeric address", host);
+		return haul_fail(context->engine, -EINVAL, "bind=%s: expected a numeric address",
+				 host);
 	error = -EADDRNOTAVAIL;
 	for (unsigned i = 0; i < local.count && error; i++) {
 		if (local.list[i].ss_family == peer->ss_family)
@@ -263,7 +266,8 @@ static int bind_local(struct backend_context *context, int fd, const struct sock
 }
 
 /* Start to connect. */
-int socket_connect(struct backend_context *context, const struct sockaddr_storage *address, int *out)
+int socket_connect(struct backend_context *context, const struct sockaddr_storage *address,
+		   int *out)
 {
 	int fd = socket_open(context, address);
 	int error = 0;

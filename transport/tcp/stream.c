@@ -14,7 +14,7 @@
 /* Bytes that one stream moves before others get their turn. */
 #define TURN (1024 * 1024)
 
-/* Below this size a copy costs less than pinning the pages (Documentation/networking/msg_zerocopy). */
+/* Below this size a copy costs less than pinning pages (Documentation/networking/msg_zerocopy). */
 #define ZEROCOPY_LEAST (10 * 1024)
 
 /* How often the crowd is counted, and how long a link belongs to it after a chunk; ns. */
@@ -91,7 +91,8 @@ bool stream_use_bbr(struct stream *stream)
 	char name[16] = "";
 	socklen_t size = sizeof(name) - 1;
 
-	if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0 && strcmp(name, "bbr") == 0)
+	if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0 &&
+	    strcmp(name, "bbr") == 0)
 		return false;
 	return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) == 0;
 }
@@ -105,7 +106,7 @@ unsigned stream_crowd(struct backend_context *context, uint64_t now)
 		return context->crowd;
 	context->crowd_counted_at = now;
 	context->crowd = 0;
-	TAILQ_FOREACH(link, &context->links, all)
+	TAILQ_FOREACH (link, &context->links, all)
 		context->crowd += now - link->moved_at < CROWD_MEMORY;
 	return context->crowd;
 }
@@ -130,7 +131,8 @@ static void tell(struct stream *stream, enum record_type type, bool final)
 	put16(bytes + 6, 0);
 	if (type == RECORD_STREAM_TAKEN) {
 		link->crowd_told = link->context->crowd;
-		put16(bytes + 6, (uint16_t)(link->crowd_told < UINT16_MAX ? link->crowd_told : UINT16_MAX));
+		put16(bytes + 6,
+		      (uint16_t)(link->crowd_told < UINT16_MAX ? link->crowd_told : UINT16_MAX));
 		put64(bytes + 8, stream->taken);
 		length = 16;
 	}
@@ -152,11 +154,11 @@ static struct stream *find(struct backend_link *link, uint32_t name)
 {
 	struct stream *stream;
 
-	TAILQ_FOREACH(stream, &link->streams, streams) {
+	TAILQ_FOREACH (stream, &link->streams, streams) {
 		if (stream->name == name)
 			return stream;
 	}
-	TAILQ_FOREACH(stream, &link->gone, streams) {
+	TAILQ_FOREACH (stream, &link->gone, streams) {
 		if (stream->name == name)
 			return stream;
 	}
@@ -273,7 +275,7 @@ static bool in_use(const struct stream *stream)
 	const struct stream *other;
 	unsigned number = 0;
 
-	TAILQ_FOREACH(other, &stream->link->streams, streams) {
+	TAILQ_FOREACH (other, &stream->link->streams, streams) {
 		if (other == stream)
 			return number < stream->link->tune.target;
 		if (other->socket->state == SOCKET_UP)

@@ -83,7 +83,7 @@ int haul_open(const char *spec, haul_context **context);
  */
 void haul_close(haul_context *context);
 
-/* The spec that was opened, with every option: "tcp,streams=auto,...". Lives as long as the context. */
+/* The spec that was opened, with every option: "tcp,streams=auto,...". Lives with the context. */
 const char *haul_spec(const haul_context *context);
 
 /* A short text for an errno, negative or not; never NULL, thread-safe. */
@@ -129,7 +129,7 @@ void haul_log_set(haul_log_function *function, void *user, enum haul_log_level l
  */
 int haul_listen(haul_context *context, const char *address, void *cookie, haul_listener **listener);
 
-/* The address that a peer on this host connects to, "127.0.0.1:40123"; lives as long as the listener. */
+/* What a peer on this host connects to, "127.0.0.1:40123"; lives as long as the listener. */
 const char *haul_listener_address(const haul_listener *listener);
 
 /*
@@ -144,9 +144,10 @@ void haul_listener_close(haul_listener *listener);
  * which may block for that.
  *
  * Errors: -EINVAL (not an address), -ENOENT (the name does not resolve), -EADDRNOTAVAIL
- * and -ENODEV (the options bind and interface), -ENOMEM, -EMFILE. Results: -ECONNREFUSED (nobody listens), -ETIMEDOUT (no answer within
- * the option connect_ms), -EPROTO (no tensorhaul there, or another
- * version), -EACCES (authentication failed), -ENETUNREACH, -EHOSTUNREACH.
+ * and -ENODEV (the options bind and interface), -ENOMEM, -EMFILE. Results: -ECONNREFUSED
+ * (nobody listens), -ETIMEDOUT (no answer within the option connect_ms), -EPROTO (no
+ * tensorhaul there, or another version), -EACCES (authentication failed), -ENETUNREACH,
+ * -EHOSTUNREACH.
  */
 int haul_connect(haul_context *context, const char *address, void *cookie);
 
@@ -216,12 +217,14 @@ static inline struct haul_key haul_key(const char *text)
 
 /* How an operation is run. NULL in its place means no cookie and no deadline. */
 struct haul_op {
-	size_t size;         /* sizeof(struct haul_op) */
-	void *cookie;        /* handed back in the completion; names the operation in haul_cancel() */
+	size_t size;  /* sizeof(struct haul_op) */
+	void *cookie; /* handed back in the completion; names the operation in haul_cancel() */
 	uint64_t timeout_ms; /* from this call on; 0 is without end. Ends with -ETIMEDOUT */
 };
 
+/* clang-format off */
 #define HAUL_OP_INIT {.size = sizeof(struct haul_op)}
+/* clang-format on */
 
 /*
  * Send a tensor to the peer's next receive of the same key. Sends and receives of
@@ -302,13 +305,14 @@ struct haul_tensor_info {
 
 struct haul_completion {
 	enum haul_event event;
-	int result;              /* 0 or a negative errno */
-	void *cookie;            /* of the operation; the listener's for HAUL_ACCEPTED; the endpoint's
-				  * user pointer for HAUL_LOST */
-	haul_endpoint *endpoint; /* NULL when a connect failed. The handle may already be released
-				  * (haul_disconnect()): it is only a name then */
+	int result; /* 0 or a negative errno */
+	/* Of the operation; the listener's for HAUL_ACCEPTED, the endpoint's user for HAUL_LOST. */
+	void *cookie;
+	/* NULL when a connect failed. After haul_disconnect() it is only a name. */
+	haul_endpoint *endpoint;
 	struct haul_tensor_info tensor; /* received, queried or too large: what was sent */
-	const char *detail;      /* what failed, or NULL; valid until the calling thread's next haul_poll() */
+	/* What failed, or NULL; valid until the calling thread's next haul_poll(). */
+	const char *detail;
 	uint64_t reserved[4];
 };
 
@@ -350,20 +354,20 @@ int haul_query_wait(haul_endpoint *endpoint, struct haul_key key, int timeout_ms
 
 /* Counters since the endpoint or context was made. Times are sums over tensors. */
 struct haul_statistics {
-	size_t size;                /* sizeof(struct haul_statistics), set by the caller */
-	uint64_t tensors_sent;      /* placed at the peer */
-	uint64_t tensors_received;
-	uint64_t bytes_sent;        /* of tensors, placed at the peer */
-	uint64_t bytes_received;
-	uint64_t bytes_arrived;     /* in place, of tensors that are not complete too */
-	uint64_t chunks_sent;       /* pieces that the transport cut tensors into */
-	uint64_t chunks_again;      /* of these, sent once more (a stream broke, a packet was lost) */
-	uint64_t tensors_again;     /* sent once more because of a checksum */
-	uint64_t streams;           /* connections, queue pairs or channels in use now */
-	uint64_t streams_replaced;  /* connections that broke, and were replaced or not needed */
-	uint64_t wait_ns;           /* sends: from the call to the meeting with a receive */
-	uint64_t move_ns;           /* sends: from the meeting to PLACED */
-	uint64_t operations;        /* not complete now */
+	size_t size;               /* sizeof(struct haul_statistics), set by the caller */
+	uint64_t tensors_sent;     /* placed at the peer */
+	uint64_t tensors_received; /* complete */
+	uint64_t bytes_sent;       /* of tensors, placed at the peer */
+	uint64_t bytes_received;   /* of tensors that are complete */
+	uint64_t bytes_arrived;    /* in place, of tensors that are not complete too */
+	uint64_t chunks_sent;      /* pieces that the transport cut tensors into */
+	uint64_t chunks_again;  /* of these, sent once more (a stream broke, a packet was lost) */
+	uint64_t tensors_again; /* sent once more because of a checksum */
+	uint64_t streams;       /* connections, queue pairs or channels in use now */
+	uint64_t streams_replaced; /* connections that broke, and were replaced or not needed */
+	uint64_t wait_ns;          /* sends: from the call to the meeting with a receive */
+	uint64_t move_ns;          /* sends: from the meeting to PLACED */
+	uint64_t operations;       /* not complete now */
 };
 
 int haul_endpoint_statistics(haul_endpoint *endpoint, struct haul_statistics *statistics);
@@ -375,9 +379,9 @@ int haul_context_statistics(haul_context *context, struct haul_statistics *stati
 /* One option of a transport spec, as haul-info prints it. */
 struct haul_option_info {
 	const char *name;
-	const char *value;  /* the default */
-	const char *range;  /* "1..64 or auto", "yes or no", "FILE" */
-	const char *help;   /* one line */
+	const char *value; /* the default */
+	const char *range; /* "1..64 or auto", "yes or no", "FILE" */
+	const char *help;  /* one line */
 };
 
 /* The transports that the library knows, by number; NULL behind the last one. */
