@@ -109,7 +109,7 @@ int world_free(struct world *world);
 /* Memory that lives until the sides are closed. Zeroed; pages are only taken when touched. */
 void *world_memory(struct world *world, size_t bytes);
 char *world_text(struct world *world, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
+	__attribute__((format(printf, 2, 3), nonnull(2)));
 /* A new file in the world's own folder; gives its path. */
 char *world_file(struct world *world, const char *name, const void *bytes, size_t length,
 		 unsigned mode);

@@ -49,6 +49,40 @@ static void test_event_fd_in_epoll(void **state)
 	close(set);
 }
 
+/*
+ * With a thread of the library's a call is enough, whatever that thread is just doing: nobody has
+ * to poll before the operation goes on. The side that was just told of an end posts the next
+ * receive.
+ */
+static void test_calls_beside_a_progress_thread(void **state)
+{
+	struct world *world = *state;
+	struct block *source = block_new(world, 100), *target = block_new(world, 100);
+	struct pollfd list[2];
+	struct pair pair;
+
+	pair_open(world, "progress=thread", &pair);
+	list[0].fd = haul_event_fd(pair.a->context);
+	list[1].fd = haul_event_fd(pair.b->context);
+	list[0].events = list[1].events = POLLIN;
+	for (unsigned round = 0; round < rounds(2000, 20000); round++) {
+		const struct way *way = round % 2 ? &pair.up : &pair.down;
+		struct entry *received = post_recv(way, haul_key("k"), &target->tensor);
+		struct entry *sent = post_send(way, haul_key("k"), &source->tensor);
+
+		while (!received->done || !sent->done) {
+			if (poll(list, 2, 5000) < 1)
+				fail_msg("round %u: nothing moves without haul_poll()", round);
+			if (list[0].revents)
+				side_poll(pair.a);
+			if (list[1].revents)
+				side_poll(pair.b);
+		}
+		entry_recycle(received);
+		entry_recycle(sent);
+	}
+}
+
 /* Nothing to do: the descriptor is not readable, or an event loop would spin. */
 static void test_event_fd_is_quiet_when_idle(void **state)
 {
@@ -304,6 +338,7 @@ static void test_cancel_wakes_a_thread_in_poll(void **state)
 
 static const struct CMUnitTest tests[] = {
 	WORLD_TEST(test_event_fd_in_epoll),
+	WORLD_TEST(test_calls_beside_a_progress_thread),
 	WORLD_TEST(test_event_fd_is_quiet_when_idle),
 	WORLD_TEST(test_event_fd_is_level_triggered),
 	WORLD_TEST(test_event_fd_after_a_call_without_poll),
