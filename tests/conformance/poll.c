@@ -336,6 +336,39 @@ static void test_cancel_wakes_a_thread_in_poll(void **state)
 	assert_in_range(sleeper.returned + 1 - cancelled, 0, 2000);
 }
 
+/* What is queued must leave although nobody polls again: a stall is an order of magnitude slower.
+ */
+static void small_tensors(struct world *world, const char *options)
+{
+	struct block *source = block_new(world, 64), *target = block_new(world, 64);
+	unsigned count = rounds(500, 5000);
+	uint64_t started, took;
+	struct pair pair;
+
+	pair_open(world, options, &pair);
+	started = now_us();
+	for (unsigned i = 0; i < count; i++) {
+		struct entry *received = post_recv(&pair.up, haul_key("k"), &target->tensor);
+		struct entry *sent = post_send(&pair.up, haul_key("k"), &source->tensor);
+
+		wait_result(received, 0);
+		wait_result(sent, 0);
+	}
+	took = (now_us() - started) / count;
+	print_message("%llu us a tensor\n", (unsigned long long)took);
+	assert_in_range(took, 0, sanitized() ? 30000 : 10000);
+}
+
+static void test_small_tensors_do_not_stall_by_caller(void **state)
+{
+	small_tensors(*state, "progress=caller");
+}
+
+static void test_small_tensors_do_not_stall_by_thread(void **state)
+{
+	small_tensors(*state, "progress=thread");
+}
+
 static const struct CMUnitTest tests[] = {
 	WORLD_TEST(test_event_fd_in_epoll),
 	WORLD_TEST(test_calls_beside_a_progress_thread),
@@ -348,6 +381,8 @@ static const struct CMUnitTest tests[] = {
 	WORLD_TEST(test_poll_in_portions),
 	WORLD_TEST(test_calls_wake_a_thread_in_poll),
 	WORLD_TEST(test_cancel_wakes_a_thread_in_poll),
+	WORLD_TEST(test_small_tensors_do_not_stall_by_caller),
+	WORLD_TEST(test_small_tensors_do_not_stall_by_thread),
 };
 
 const struct test_table poll_tests = TABLE_OF(tests);

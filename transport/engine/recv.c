@@ -362,7 +362,9 @@ void recv_cancel(struct operation *operation, int result)
 		endpoint_doom(endpoint, -ETIMEDOUT, "it didn't answer a cancel within peer_ms");
 		return;
 	}
-	if (operation->state != STATE_POSTED)
+	if (operation->state == STATE_DIGESTING)
+		TAILQ_REMOVE(&endpoint->context->digests, operation, queued);
+	else if (operation->state != STATE_POSTED)
 		return;
 	slot = &endpoint->slots[operation->slot];
 	tell(endpoint, WIRE_CANCEL, name_of(endpoint, operation->slot));

@@ -18,6 +18,7 @@
 
 /* Between two tries to replace a socket. */
 #define RETRY (50 * MS)
+#define TRIES_LEAST 5
 /* After a stream could not be added. */
 #define STREAM_RETRY (1000 * MS)
 /* A stream that carried nothing for this long is closed, the first one excepted. */
@@ -213,6 +214,24 @@ int tcp_connect(struct backend_context *context, const char *where, haul_endpoin
 	return 0;
 }
 
+/*
+ * The control stream or the pulse could not be replaced. Several tries have to fail: a program that
+ * was away for a while has not tried meanwhile.
+ */
+static void replacement_failed(struct backend_link *link, uint64_t now)
+{
+	if (link->tries_failed++ == 0)
+		link->failing_since = now;
+	if (link->tries_failed >= TRIES_LEAST &&
+	    now - link->failing_since >= haul_peer_ms(link->context->engine) * MS) {
+		link_fail(link, -ETIMEDOUT,
+			  "a broken connection could not be replaced within peer_ms");
+		return;
+	}
+	link->retry_at = now + RETRY;
+	link_timer(link, link->retry_at);
+}
+
 /* A socket that is not up could not be made. */
 static void connect_failed(struct tcp_socket *socket, int error)
 {
@@ -242,8 +261,7 @@ static void connect_failed(struct tcp_socket *socket, int error)
 	} else if (error == -ECONNREFUSED) {
 		link_fail(link, -ECONNRESET, "a connection broke, and the peer listens no more");
 	} else {
-		link->retry_at = now + RETRY;
-		link_timer(link, link->retry_at);
+		replacement_failed(link, now);
 	}
 }
 
@@ -286,6 +304,8 @@ static void up(struct tcp_socket *socket)
 	socket->state = SOCKET_UP;
 	socket->readable = socket->writable = true;
 	socket_ready(socket);
+	if (socket->role != SOCKET_STREAM)
+		socket->link->tries_failed = 0;
 	if (socket_prepare(socket))
 		link_fail(socket->link, -EINVAL, "congestion= was refused by the kernel");
 }
@@ -359,9 +379,12 @@ void link_event(struct tcp_socket *socket)
 	ssize_t got;
 
 	if (socket->state == SOCKET_CONNECTING) {
-		if (socket->writable)
-			ask(socket);
-		return;
+		if (!socket->writable)
+			return;
+		ask(socket);
+		/* What the peer has said already raised its event with this one. */
+		if (socket->role == SOCKET_DEAD || socket->state != SOCKET_ASKING)
+			return;
 	}
 	got = recv(socket->fd, socket->preamble + socket->preamble_done,
 		   PREAMBLE_SIZE - socket->preamble_done, 0);
@@ -372,6 +395,9 @@ void link_event(struct tcp_socket *socket)
 		return;
 	}
 	socket->preamble_done += (size_t)got;
+	/* An end that came along with these bytes raises no further event. */
+	if (socket->preamble_done < PREAMBLE_SIZE)
+		socket_ready(socket);
 	if (socket->preamble_done >= 4 && get32(socket->preamble) != TCP_MAGIC)
 		link_fail(socket->link, -EPROTO,
 			  "no tensorhaul listens there: the answer is something else");
@@ -480,6 +506,8 @@ static void replace_missing(struct backend_link *link, struct tcp_socket **missi
 	if (start_socket(link, role, missing)) {
 		socket_dead(*missing);
 		*missing = NULL;
+		replacement_failed(link, now);
+		return;
 	}
 	link->retry_at = now + RETRY;
 	link_timer(link, link->retry_at);
@@ -489,7 +517,8 @@ void link_open_streams(struct backend_link *link, uint64_t now)
 {
 	if (!link->connector || link->state != LINK_OPEN || !link->endpoint || link->error)
 		return;
-	while (link->stream_count < tune_wanted(link) && now >= link->stream_retry_at) {
+	while (link->stream_count < tune_wanted(link) && link->gone_count < GONE_MAX &&
+	       now >= link->stream_retry_at) {
 		struct tcp_socket *socket = NULL;
 
 		if (start_socket(link, SOCKET_STREAM, &socket) ||

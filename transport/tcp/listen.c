@@ -302,7 +302,8 @@ static void join_session(struct tcp_socket *stranger, const struct preamble *pre
 
 	if (!link)
 		status = PREAMBLE_UNKNOWN;
-	else if (preamble->kind == PREAMBLE_STREAM && link->stream_count >= STREAMS_MAX)
+	else if (preamble->kind == PREAMBLE_STREAM &&
+		 (link->stream_count >= STREAMS_MAX || link->gone_count >= GONE_MAX))
 		status = PREAMBLE_REFUSED;
 	if (answer(stranger, preamble, status, link) || status != PREAMBLE_WELCOME) {
 		socket_dead(stranger);
@@ -334,8 +335,11 @@ void stranger_read(struct tcp_socket *socket)
 		socket_dead(socket);
 		return;
 	}
-	if (socket->preamble_done < PREAMBLE_SIZE)
+	if (socket->preamble_done < PREAMBLE_SIZE) {
+		/* An end that came along with these bytes raises no further event. */
+		socket_ready(socket);
 		return;
+	}
 	preamble_decode(socket->preamble, &preamble);
 	if (preamble.version != TCP_VERSION) {
 		haul_log(HAUL_LOG_WARNING, "%s speaks version %u of the tcp framing, this side %d",

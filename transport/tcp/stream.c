@@ -74,6 +74,7 @@ static void detach(struct stream *stream)
 	link->stream_count--;
 	TAILQ_REMOVE(&link->streams, stream, streams);
 	TAILQ_INSERT_TAIL(&link->gone, stream, streams);
+	link->gone_count++;
 }
 
 void stream_free(struct stream *stream)
@@ -82,6 +83,7 @@ void stream_free(struct stream *stream)
 	for (; stream->log_first < log_end(stream); stream->log_first++)
 		transfer_release(logged(stream, stream->log_first)->transfer);
 	TAILQ_REMOVE(&stream->link->gone, stream, streams);
+	stream->link->gone_count--;
 	free(stream);
 }
 
@@ -187,6 +189,9 @@ int stream_taken(struct backend_link *link, uint32_t name, bool final, uint64_t 
 	stream->writing = false;
 	stream->log_next = stream->log_first;
 	stream->asked = false;
+	/* It may never have arrived at the peer, who then says no STREAM_GONE. */
+	if (stream->taken == 0)
+		stream->answered = true;
 	forget_when_settled(stream);
 	tcp_flush(link);
 	return 0;

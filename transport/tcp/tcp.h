@@ -11,6 +11,9 @@
 
 #define STREAMS_MAX 64
 
+/* Streams that broke and are not settled: beyond this no new one is opened or let in. */
+#define GONE_MAX 256
+
 /* Tensors of 2^n to 2^(n+1) - 1 bytes are one class. */
 #define SIZE_CLASSES 64
 
@@ -195,6 +198,9 @@ struct backend_link {
 	uint8_t session[SESSION_SIZE];
 	struct sockaddr_storage *addresses; /* the connecting side: all that the name stands for */
 	unsigned address_count, address;    /* the one in use */
+	/* The connecting side: tries that failed to replace a socket, and since when. */
+	unsigned tries_failed;
+	uint64_t failing_since;
 	uint64_t retry_at; /* the connecting side: when to try to replace a socket again */
 	uint64_t leave_until;
 
@@ -211,6 +217,7 @@ struct backend_link {
 	struct stream_list streams; /* up or on their way */
 	struct stream_list gone;
 	unsigned stream_count; /* in `streams` */
+	unsigned gone_count;   /* in `gone` */
 	unsigned streams_up;
 	uint32_t next_stream;
 	uint64_t stream_retry_at;
