@@ -77,6 +77,9 @@ int bench_json_check(const char *path);
 int bench_json_write(const char *path, const cJSON *json);
 
 /* "name: message" on the standard error. */
+/* What was printed has to have arrived: false, with a complaint, when the output is full or closed.
+ */
+bool bench_output_arrived(void);
 void bench_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same, and "try --help", and the end. */
 _Noreturn void bench_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -182,4 +183,12 @@ void bench_table_free(struct bench_table *table)
 	}
 	free(table->rows);
 	*table = (struct bench_table){0};
+}
+
+bool bench_output_arrived(void)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return true;
+	bench_complain("the standard output could not be written: %s", strerror(errno));
+	return false;
 }

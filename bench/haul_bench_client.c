@@ -36,6 +36,7 @@ int main(int argc, const char **argv)
 			       (unsigned long long)report.mismatches);
 		well = false;
 	}
+	well = bench_output_arrived() && well;
 	team_free(team);
 	report_free(&report);
 	return well ? 0 : EXIT_FAILED;

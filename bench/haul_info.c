@@ -203,5 +203,5 @@ int main(int argc, const char **argv)
 	if (as_json)
 		return write_json() ? 0 : EXIT_FAILED;
 	print_text();
-	return 0;
+	return bench_output_arrived() ? 0 : EXIT_FAILED;
 }

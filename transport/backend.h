@@ -308,6 +308,12 @@ int haul_fail(haul_context *context, int error, const char *format, ...)
 void haul_log(enum haul_log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
+/*
+ * The same descriptor, but never 0, 1 or 2: a program that was started without standard streams
+ * would write its messages into a socket. Negative ones are passed through; errno stays as it was.
+ */
+int haul_descriptor(int fd);
+
 /* Fill `bytes` with randomness that can't be guessed; 0 or -EIO. */
 int haul_random(void *bytes, size_t length);
 

@@ -311,6 +311,7 @@ static void test_corrupted_without_checksum(void **state)
 	struct entry *received;
 	struct pair pair;
 
+	pair_open(world, "checksum=none", &pair);
 	control->corrupt(1);
 	post_send(&pair.up, haul_key("k"), &source->tensor);
 	received = post_recv(&pair.up, haul_key("k"), &target->tensor);

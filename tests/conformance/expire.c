@@ -135,35 +135,45 @@ static void test_receive_expires_in_mid_transfer(void **state)
 	print_message("%u receives expired\n", expired);
 }
 
+/* When a deadline is: somewhere between the call's begin and its end, plus the time it was given.
+ */
+struct span {
+	uint64_t from, to;
+	uint64_t *last; /* the highest `from` of those that ended */
+};
+
 static void note_order(struct entry *entry)
 {
-	uint64_t *last = entry->user;
+	struct span *span = entry->user;
 
 	check_result(entry, -ETIMEDOUT);
 	/* Deadlines that are 10 ms apart must not change places. */
-	assert_true(entry->number + 10 >= *last);
-	if (entry->number > *last)
-		*last = entry->number;
+	assert_true(span->to + 10 >= *span->last);
+	if (span->from > *span->last)
+		*span->last = span->from;
 }
 
 static void test_many_deadlines_in_order(void **state)
 {
+	enum { COUNT = 2000 };
 	struct world *world = *state;
 	struct block *block = block_new(world, 10);
 	uint64_t random = random_seed();
-	uint64_t *last = world_memory(world, sizeof(*last));
+	struct span *spans = world_memory(world, COUNT * sizeof(*spans));
+	uint64_t last = 0;
 	struct pair pair;
 	char key[24];
 
 	pair_open(world, NULL, &pair);
-	for (unsigned i = 0; i < 2000; i++) {
-		struct extra extra = {.hook = note_order, .user = last};
+	for (unsigned i = 0; i < COUNT; i++) {
+		struct extra extra = {.hook = note_order, .user = &spans[i]};
 
 		snprintf(key, sizeof(key), "%u", i);
-		/* The calls take their own time; the later a call, the later its end. */
 		extra.timeout_ms = 100 + random_below(&random, 300);
-		extra.number = now_ms() + extra.timeout_ms;
+		spans[i].last = &last;
+		spans[i].from = now_ms() + extra.timeout_ms;
 		post_with(&pair.up, HAUL_RECEIVED, haul_key(key), &block->tensor, &extra);
+		spans[i].to = now_ms() + extra.timeout_ms;
 	}
 	wait_all(world);
 }

@@ -171,12 +171,14 @@ static int explain_missing(const struct search *search, const char *folders)
 	for (size_t i = 0; i < MODULES; i++) {
 		if (strcmp(modules[i].name, search->name))
 			continue;
-		return explain(search->why, search->room, -ENOSYS,
-			       "the transport %s is a module that is not installed: "
-			       "libtensorhaul-%s.so is not in %.200s%s%s; install it, build "
-			       "tensorhaul with %s, or set HAUL_MODULE_PATH to its folder",
-			       search->name, search->name, folders ? folders : "",
-			       folders ? ":" : "", HAUL_MODULE_FOLDER, modules[i].needs);
+		return explain(
+			search->why, search->room, -ENOSYS,
+			"the transport %s is a module that is not installed: "
+			"libtensorhaul-%s.so is not in %.200s%s%s; this version of tensorhaul "
+			"does not build it yet (it will need %s); a module from elsewhere is "
+			"found through HAUL_MODULE_PATH",
+			search->name, search->name, folders ? folders : "", folders ? ":" : "",
+			HAUL_MODULE_FOLDER, modules[i].needs);
 	}
 	return explain_unknown(search);
 }

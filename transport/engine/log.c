@@ -8,7 +8,9 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 #include <string.h>
 #include <time.h>
 
@@ -162,6 +164,21 @@ const char *haul_strerror(int error)
 	}
 	text = strerrordesc_np(error);
 	return text ? text : "unknown error";
+}
+
+int haul_descriptor(int fd)
+{
+	int error = errno;
+	int above = fd;
+
+	if (fd >= 0 && fd <= STDERR_FILENO) {
+		above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+		if (above < 0)
+			error = errno;
+		close(fd);
+	}
+	errno = error;
+	return above;
 }
 
 int haul_random(void *bytes, size_t length)

@@ -483,9 +483,10 @@ static int outside_open(haul_context *context)
 {
 	int error = 0;
 
-	context->signal = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	context->clock = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-	context->outside = epoll_create1(EPOLL_CLOEXEC);
+	context->signal = haul_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	context->clock =
+		haul_descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+	context->outside = haul_descriptor(epoll_create1(EPOLL_CLOEXEC));
 	if (context->signal < 0 || context->clock < 0 || context->outside < 0)
 		error = -errno;
 	if (!error)

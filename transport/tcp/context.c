@@ -91,8 +91,8 @@ static int tcp_open(haul_context *engine, const void *config, struct backend_con
 	TAILQ_INIT(&context->strangers);
 	TAILQ_INIT(&context->dead);
 	TAILQ_INIT(&context->ready);
-	context->epoll = epoll_create1(EPOLL_CLOEXEC);
-	context->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	context->epoll = haul_descriptor(epoll_create1(EPOLL_CLOEXEC));
+	context->wake = haul_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	context->events = calloc(EVENTS_MAX, sizeof(struct epoll_event));
 	context->scrap = malloc(SCRAP_SIZE);
 	if (context->epoll < 0 || context->wake < 0)

@@ -80,8 +80,14 @@ static int listen_any(struct backend_context *context, const char *where,
 		return haul_fail(context->engine, error,
 				 "address %s is in use: choose another port, or 0 for a free one",
 				 where);
-	if (error == -EMFILE || error == -ENFILE || error == -EADDRINUSE)
+	/* These have their detail already. */
+	if (error == -EMFILE || error == -ENFILE || error == -EADDRINUSE || error == -ENODEV)
 		return error;
+	if (error == -EACCES)
+		return haul_fail(context->engine, error,
+				 "can't listen on %s: ports below "
+				 "net.ipv4.ip_unprivileged_port_start (1024) are for root",
+				 where);
 	return haul_fail(context->engine, error, "can't listen on %s: %s", where,
 			 haul_strerror(error));
 }
@@ -183,8 +189,10 @@ static void pause_accepting(struct backend_listener *listener, int error)
 {
 	struct backend_context *context = listener->socket->context;
 
-	haul_log(HAUL_LOG_ERROR, "a peer can't be accepted now: %s%s", haul_strerror(error),
-		 error == EMFILE ? " (ulimit -n shows and raises the limit)" : "");
+	if (!listener->complained)
+		haul_log(HAUL_LOG_ERROR, "peers can't be accepted now: %s%s", haul_strerror(error),
+			 error == EMFILE ? " (ulimit -n shows and raises the limit)" : "");
+	listener->complained = true;
 	listener->paused_until = haul_clock() + ACCEPT_PAUSE;
 	if (listener->paused_until < context->next_timer)
 		context->next_timer = listener->paused_until;
@@ -208,7 +216,8 @@ void listener_timers(struct backend_listener *listener, uint64_t now)
 void listener_accept(struct tcp_socket *socket)
 {
 	for (int i = 0; i < ACCEPT_BATCH; i++) {
-		int fd = accept4(socket->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int fd = haul_descriptor(
+			accept4(socket->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 
 		if (fd < 0) {
 			if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
@@ -216,6 +225,7 @@ void listener_accept(struct tcp_socket *socket)
 				pause_accepting(socket->listener, errno);
 			return;
 		}
+		socket->listener->complained = false;
 		stranger_new(socket->context, socket->listener, fd);
 	}
 }

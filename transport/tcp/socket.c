@@ -211,7 +211,8 @@ int socket_prepare(struct tcp_socket *socket)
 int socket_open(struct backend_context *context, const struct sockaddr_storage *address)
 {
 	const struct tcp_config *config = context->config;
-	int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = haul_descriptor(
+		socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	int error;
 
 	if (fd < 0) {

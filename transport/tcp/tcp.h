@@ -244,6 +244,7 @@ struct backend_listener {
 	TAILQ_ENTRY(backend_listener) all;
 	haul_listener *engine;
 	struct tcp_socket *socket;
+	bool complained;       /* about that, once */
 	uint64_t paused_until; /* no descriptor was left for a peer; 0: not paused */
 };
 
