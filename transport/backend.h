@@ -226,7 +226,9 @@ struct haul_data_ops {
 
 	/*
 	 * Take the right back. 0: no byte lands there from now on. -EBUSY: it can't be taken back
-	 * yet (the engine waits for the peer's CANCELLED, and calls again). NULL: always 0.
+	 * yet (the engine waits for the peer's CANCELLED, and calls again). Once the peer has
+	 * answered that it is done with the slot (PLACED, REFUSED, FAILED, CANCELLED), the engine
+	 * calls it a last time, and what it returns then changes nothing. NULL: always 0.
 	 */
 	int (*slot_close)(struct backend_link *link, uint64_t slot);
 

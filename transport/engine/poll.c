@@ -379,8 +379,6 @@ static void *run_thread(void *argument)
 	pthread_mutex_lock(&context->lock);
 	context->driving = true;
 	while (!context->closing) {
-		/* What others queued while they were let in leaves it to this thread. */
-		engine_flush(context);
 		/* What others queued while they had the lock leaves before the sleep. */
 		engine_flush(context);
 		if (!spinning(context, &spin_until, done))
