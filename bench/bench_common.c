@@ -3,12 +3,14 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 uint64_t bench_now(void)
 {
@@ -36,6 +38,17 @@ struct bench_usage bench_usage_since(const struct bench_usage *before)
 	struct bench_usage now = bench_usage_now();
 
 	return (struct bench_usage){now.user_s - before->user_s, now.system_s - before->system_s};
+}
+
+void bench_hold_standard_streams(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
 }
 
 /* ---- Texts to numbers and back ---- */

@@ -28,6 +28,10 @@ enum {
 
 uint64_t bench_now(void);
 
+/* First in main(): opens the standard streams that are closed as /dev/null, so that no file or
+ * socket takes their place and gets the program's messages. */
+void bench_hold_standard_streams(void);
+
 /* CPU seconds of this process, all threads. */
 struct bench_usage {
 	double user_s, system_s;

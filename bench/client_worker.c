@@ -103,7 +103,7 @@ static bool open_worker(struct worker *worker, struct result *result)
 	int failed = haul_open(spec, &worker->context);
 
 	if (failed)
-		return result_fail(result, "--transport=%s: %s", spec ? spec : "",
+		return result_fail(result, "%s%s", spec ? "--transport: " : "",
 				   failure_text(failed, haul_detail(NULL)));
 	snprintf(result->spec, sizeof(result->spec), "%s", haul_spec(worker->context));
 	failed = haul_region_allocate(worker->context, 2 * PROTOCOL_TEXT_MAX,

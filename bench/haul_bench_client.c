@@ -21,6 +21,7 @@ int main(int argc, const char **argv)
 	struct team *team;
 	bool well;
 
+	bench_hold_standard_streams();
 	client_options_parse(argc, argv, &options);
 	signal(SIGPIPE, SIG_IGN);
 	haul_log_set(log_message, NULL, options.verbose ? HAUL_LOG_DEBUG : HAUL_LOG_WARNING);

@@ -141,7 +141,7 @@ static bool open_context(struct server *server)
 	int result = haul_open(options.transport, &server->context);
 
 	if (result) {
-		bench_complain("--transport=%s: %s", options.transport ? options.transport : "",
+		bench_complain("%s%s", options.transport ? "--transport: " : "",
 			       failure_text(result, haul_detail(NULL)));
 		return false;
 	}
@@ -325,6 +325,7 @@ int main(int argc, const char **argv)
 	struct server server = {0};
 	bool well;
 
+	bench_hold_standard_streams();
 	parse_options(argc, argv);
 	LIST_INIT(&server.peers);
 	TAILQ_INIT(&server.attention);

@@ -58,7 +58,8 @@ static void parse_options(int argc, const char **argv)
 		bench_usage_error("%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
 				  poptStrerror(result));
 	if (poptPeekArg(context))
-		bench_usage_error("%s: not an option", poptPeekArg(context));
+		bench_usage_error("%s: not an option; --transport=NAME shows one transport",
+				  poptPeekArg(context));
 	poptFreeContext(context);
 	check_transport();
 	result = bench_json_check(options.json);
@@ -199,6 +200,7 @@ static bool write_json(void)
 
 int main(int argc, const char **argv)
 {
+	bench_hold_standard_streams();
 	parse_options(argc, argv);
 	if (as_json)
 		return write_json() ? 0 : EXIT_FAILED;

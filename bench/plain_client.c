@@ -17,6 +17,17 @@
 
 /* ---- The connection ---- */
 
+/* What to do about a refused congestion algorithm. */
+static const char *congestion_hint(int result)
+{
+	if (result == -EPERM)
+		return "; without root, --ceiling-congestion takes what haul-info lists as "
+		       "\"for every user\"";
+	if (result == -ENOENT)
+		return "; --ceiling-congestion takes what haul-info lists as \"available\"";
+	return "";
+}
+
 static int connect_one(const struct addrinfo *address, const char *congestion)
 {
 	int result = 0, fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -56,8 +67,9 @@ static int connect_to(const struct plain_request *request, char *why, size_t roo
 	}
 	freeaddrinfo(found);
 	if (result < 0)
-		snprintf(why, room, "a plain TCP connection to %s port %u (congestion %s): %s",
-			 request->host, request->port, request->congestion, strerror(-result));
+		snprintf(why, room, "a plain TCP connection to %s port %u (congestion %s): %s%s",
+			 request->host, request->port, request->congestion, strerror(-result),
+			 congestion_hint(result));
 	return result;
 }
 
@@ -79,8 +91,8 @@ static int say_hello(int fd, const struct plain_request *request, char *why, siz
 			 strerror(-result));
 	} else if (answer) {
 		result = -(int)le32toh(answer);
-		snprintf(why, room, "the server can't use the congestion algorithm %s: %s",
-			 request->congestion, strerror(-result));
+		snprintf(why, room, "the server can't use the congestion algorithm %s: %s%s",
+			 request->congestion, strerror(-result), congestion_hint(result));
 	}
 	return result;
 }

@@ -251,21 +251,26 @@ int haul_open(const char *text, haul_context **out)
 {
 	char why[DETAIL_MAX] = "";
 	const struct haul_backend *backend = NULL;
+	const char *source = "";
 	haul_context *context;
 	int error;
 
 	if (!out)
 		return detail_of_open(-EINVAL, "haul_open: the context pointer is NULL");
 	*out = NULL;
-	if (!text)
+	if (!text) {
 		text = getenv("HAUL_TRANSPORT");
-	if (!text || !*text)
+		source = "the environment's HAUL_TRANSPORT: ";
+	}
+	if (!text || !*text) {
 		text = "auto";
+		source = "";
+	}
 	pthread_once(&fork_once, watch_forks);
 
 	error = find_backend(text, &backend, why, sizeof(why));
 	if (error)
-		return detail_of_open(error, "%s", why);
+		return detail_of_open(error, "%s%s", source, why);
 	context = context_new(backend);
 	if (!context)
 		return detail_of_open(-ENOMEM, "no memory for a context");
@@ -287,7 +292,7 @@ int haul_open(const char *text, haul_context **out)
 	}
 	if (error) {
 		context_free(context);
-		return detail_of_open(error, "%s: %s", text, why[0] ? why : haul_strerror(error));
+		return detail_of_open(error, "%s%s: %s", source, text, why[0] ? why : haul_strerror(error));
 	}
 	context->detail[0] = 0;
 	*out = context;

@@ -4,6 +4,7 @@
  * nothing else is accepted from the peer, and nothing is remembered for it.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "engine.h"
@@ -44,10 +45,17 @@ void handshake_start(haul_endpoint *endpoint)
 
 void handshake_expired(haul_endpoint *endpoint)
 {
-	endpoint_lost(endpoint, -ETIMEDOUT,
-		      endpoint->role == WIRE_CONNECTOR
-			      ? "no answer within connect_ms"
-			      : "the handshake was not over within handshake_ms");
+	const struct engine_config *config = &endpoint->context->config;
+	char why[128];
+
+	if (endpoint->role == WIRE_CONNECTOR)
+		snprintf(why, sizeof(why), "no answer within %" PRIu64 " ms (connect_ms)",
+			 config->connect_ms);
+	else
+		snprintf(why, sizeof(why),
+			 "the handshake was not over within %" PRIu64 " ms (handshake_ms)",
+			 config->handshake_ms);
+	endpoint_lost(endpoint, -ETIMEDOUT, why);
 }
 
 /* Tell the peer why, and end it; the message still leaves. */

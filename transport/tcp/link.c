@@ -437,10 +437,15 @@ void link_adopt(struct backend_link *link, struct tcp_socket *socket,
 
 /* ---- Breaking ---------------------------------------------------------- */
 
+/* TCP has made the connection: its other end lives, even when the program there is busy. */
+static bool reached(const struct tcp_socket *socket)
+{
+	return socket && (socket->state == SOCKET_ASKING || socket->state == SOCKET_UP);
+}
+
 static bool alive(const struct backend_link *link)
 {
-	return (link->control && link->control->state == SOCKET_UP) ||
-	       (link->pulse && link->pulse->state == SOCKET_UP) || link->streams_up > 0;
+	return reached(link->control) || reached(link->pulse) || link->streams_up > 0;
 }
 
 void link_socket_broken(struct tcp_socket *socket, int error)
