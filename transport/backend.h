@@ -40,6 +40,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "tensorhaul/haul.h"
 
@@ -99,9 +100,8 @@ struct haul_push {
 	const uint8_t *descriptor; /* what the peer's slot_open() wrote */
 	size_t descriptor_length;
 	/*
-	 * A control message that must be delivered to the peer's haul_on_control() exactly once,
-	 * before the last haul_on_arrived() for this slot (PUSH). It keeps its place among the
-	 * messages of control(), unless the bytes have to go first (RDMA).
+	 * A control message (PUSH) that must be delivered to the peer's haul_on_control() exactly
+	 * once, in its place among the messages of control(). The bytes may arrive before it.
 	 */
 	const uint8_t *header;
 	size_t header_length;   /* at most HAUL_CONTROL_MAX */
@@ -154,7 +154,8 @@ struct haul_context_ops {
 	int (*event_fd)(struct backend_context *context);
 
 	/* When progress() wants to be called next even without an event: haul_clock() time in
-	 * ns; UINT64_MAX is never. */
+	 * ns; UINT64_MAX is never. Asked before each wait(), and before each time that an owner of
+	 * event_fd may sleep: a backend that has to ask for its events does it here. */
 	uint64_t (*next_timer)(struct backend_context *context);
 };
 
@@ -219,18 +220,19 @@ struct haul_data_ops {
 	/*
 	 * Open [base, base + length) for the peer as `slot`, and write what the peer needs to reach
 	 * it. NULL: nothing is needed, as for a backend that asks haul_place().
-	 * Returns the number of bytes written or a negative errno.
+	 * Returns the number of bytes written or a negative errno. -EAGAIN: not now, but
+	 * haul_on_room() will be called.
 	 */
 	int (*slot_open)(struct backend_link *link, uint64_t slot, void *base, size_t length,
 			 void *region, uint8_t descriptor[HAUL_DESCRIPTOR_MAX]);
 
 	/*
 	 * Take the right back. 0: no byte lands there from now on. -EBUSY: it can't be taken back
-	 * yet (the engine waits for the peer's CANCELLED, and calls again). Once the peer has
-	 * answered that it is done with the slot (PLACED, REFUSED, FAILED, CANCELLED), the engine
-	 * calls it a last time, and what it returns then changes nothing. NULL: always 0.
+	 * while the peer may be writing; the engine waits for its CANCELLED, and calls again. With
+	 * `over` the peer has said that it is done with the slot, or all bytes are there: the slot
+	 * has to be closed, whatever is returned. NULL: always 0.
 	 */
-	int (*slot_close)(struct backend_link *link, uint64_t slot);
+	int (*slot_close)(struct backend_link *link, uint64_t slot, bool over);
 
 	/* Queue a push; it leaves from flush() and progress(). Pushes of one link take turns. */
 	int (*push)(struct backend_link *link, struct haul_push *push);
@@ -297,6 +299,9 @@ enum haul_place haul_place(haul_endpoint *endpoint, uint64_t slot, uint64_t offs
 /* `length` more bytes of the slot are in place: each byte of a push is reported exactly once. */
 void haul_on_arrived(haul_endpoint *endpoint, uint64_t slot, uint64_t length);
 
+/* slot_open() may be called again after its -EAGAIN. */
+void haul_on_room(haul_endpoint *endpoint);
+
 /* The backend has let go of a push and its source. */
 void haul_on_pushed(haul_endpoint *endpoint, struct haul_push *push);
 
@@ -315,6 +320,20 @@ void haul_log(enum haul_log_level level, const char *format, ...)
  * would write its messages into a socket. Negative ones are passed through; errno stays as it was.
  */
 int haul_descriptor(int fd);
+
+/* What a `where` says, best first; `list` is malloc()ed and the backend's to free. */
+struct haul_addresses {
+	struct sockaddr_storage *list;
+	unsigned count;
+};
+
+/* 0, -ENOMEM, or -EINVAL with a detail. "*:port" gives every IPv6 address, then every IPv4 one. */
+int haul_address_parse(haul_context *context, const char *where, struct haul_addresses *addresses);
+/* "10.0.0.2:7000", "[fe80::1%eth0]:7000"; a mapped IPv4 address as IPv4. */
+void haul_address_print(const struct sockaddr_storage *address, char *text, size_t room);
+socklen_t haul_address_size(const struct sockaddr_storage *address);
+unsigned haul_address_port(const struct sockaddr_storage *address);
+void haul_address_set_port(struct sockaddr_storage *address, unsigned port);
 
 /* Fill `bytes` with randomness that can't be guessed; 0 or -EIO. */
 int haul_random(void *bytes, size_t length);

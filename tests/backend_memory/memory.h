@@ -85,8 +85,6 @@ TAILQ_HEAD(message_list, message);
 struct open_slot {
 	struct open_slot *next;
 	uint64_t slot;
-	bool whole; /* everything has arrived: the peer has no more to do with it */
-	bool asked; /* sticky: slot_close() was called before */
 };
 
 /* How far a push has come. */

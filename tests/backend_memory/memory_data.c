@@ -94,16 +94,14 @@ static int data_slot_open(struct backend_link *link, uint64_t slot, void *base, 
 	return (int)context->config->descriptor;
 }
 
-static int data_slot_close(struct backend_link *link, uint64_t slot)
+static int data_slot_close(struct backend_link *link, uint64_t slot, bool over)
 {
 	struct open_slot **at = find_slot(link, slot), *open = *at;
 
 	if (!open)
 		return 0;
-	if (link->context->config->sticky && !open->whole && !open->asked) {
-		open->asked = true;
+	if (link->context->config->sticky && !over)
 		return -EBUSY;
-	}
 	*at = open->next;
 	free(open);
 	count(&house.counts.slots, -1);
@@ -359,15 +357,12 @@ bool data_deliver(struct backend_link *link, struct message *piece)
 {
 	struct incoming *incoming = incoming_of(link, piece->push);
 	bool last = incoming->arrived + piece->length == piece->total;
-	struct open_slot *open = *find_slot(link, piece->slot);
 
 	if (last && !incoming->header)
 		return false;
 	incoming->arrived += piece->length;
 	if (last)
 		incoming_drop(link, incoming);
-	if (last && open)
-		open->whole = true;
 	give_credit(link, piece->length);
 	if (!meddle(link, piece))
 		place(link, piece);

@@ -21,14 +21,14 @@ extern const struct haul_backend haul_backend_tcp;
 
 static const struct haul_backend *const built_in[] = {&haul_backend_tcp};
 
-/* The modules that belong to the project, and what they are built with. */
+/* The modules that belong to the project, and what to do when one is missing. */
 static const struct {
 	const char *name;
-	const char *needs;
+	const char *remedy;
 } modules[] = {
-	{"grpc", "libgrpc-dev"},
-	{"verbs", "libibverbs-dev and librdmacm-dev"},
-	{"dpdk", "libdpdk-dev"},
+	{"grpc", "this version of tensorhaul does not build it yet (it will need libgrpc-dev)"},
+	{"verbs", "it is built where libibverbs-dev and librdmacm-dev are installed"},
+	{"dpdk", "this version of tensorhaul does not build it yet (it will need libdpdk-dev)"},
 };
 
 #define BUILT_IN (sizeof(built_in) / sizeof(built_in[0]))
@@ -174,11 +174,10 @@ static int explain_missing(const struct search *search, const char *folders)
 		return explain(
 			search->why, search->room, -ENOSYS,
 			"the transport %s is a module that is not installed: "
-			"libtensorhaul-%s.so is not in %.200s%s%s; this version of tensorhaul "
-			"does not build it yet (it will need %s); a module from elsewhere is "
+			"libtensorhaul-%s.so is not in %.200s%s%s; %s; a module from elsewhere is "
 			"found through HAUL_MODULE_PATH",
 			search->name, search->name, folders ? folders : "", folders ? ":" : "",
-			HAUL_MODULE_FOLDER, modules[i].needs);
+			HAUL_MODULE_FOLDER, modules[i].remedy);
 	}
 	return explain_unknown(search);
 }

@@ -292,7 +292,8 @@ int haul_open(const char *text, haul_context **out)
 	}
 	if (error) {
 		context_free(context);
-		return detail_of_open(error, "%s%s: %s", source, text, why[0] ? why : haul_strerror(error));
+		return detail_of_open(error, "%s%s: %s", source, text,
+				      why[0] ? why : haul_strerror(error));
 	}
 	context->detail[0] = 0;
 	*out = context;

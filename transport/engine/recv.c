@@ -83,11 +83,12 @@ static void slot_give_back(haul_endpoint *endpoint, struct local_slot *slot)
 }
 
 /* Take the peer's right back; true when no byte lands from now on. */
-static bool slot_close(haul_endpoint *endpoint, uint32_t index)
+static bool slot_close(haul_endpoint *endpoint, uint32_t index, bool over)
 {
 	const struct haul_data_ops *data = endpoint->context->backend->data;
 
-	return !data->slot_close || data->slot_close(endpoint->link, name_of(endpoint, index)) == 0;
+	return !data->slot_close ||
+	       data->slot_close(endpoint->link, name_of(endpoint, index), over) == 0;
 }
 
 static void tell(haul_endpoint *endpoint, enum wire_type type, uint64_t name)
@@ -102,7 +103,7 @@ static void end(haul_endpoint *endpoint, struct local_slot *slot, int result)
 {
 	struct operation *operation = slot->operation;
 
-	slot_close(endpoint, operation->slot);
+	slot_close(endpoint, operation->slot, true);
 	slot_give_back(endpoint, slot);
 	operation_complete(operation, result);
 }
@@ -141,6 +142,13 @@ static int post(struct operation *operation)
 	return 0;
 }
 
+/* The first of those that wait for a slot. */
+static void wait_unposted(struct operation *operation)
+{
+	operation->state = STATE_UNPOSTED;
+	TAILQ_INSERT_HEAD(&operation->endpoint->unposted, operation, queued);
+}
+
 void recv_post_waiting(haul_endpoint *endpoint)
 {
 	struct operation *operation;
@@ -150,9 +158,19 @@ void recv_post_waiting(haul_endpoint *endpoint)
 	       (operation = TAILQ_FIRST(&endpoint->unposted))) {
 		TAILQ_REMOVE(&endpoint->unposted, operation, queued);
 		error = post(operation);
+		if (error == -EAGAIN) {
+			wait_unposted(operation);
+			return;
+		}
 		if (error)
 			operation_complete(operation, error);
 	}
+}
+
+void haul_on_room(haul_endpoint *endpoint)
+{
+	if (endpoint->state == ENDPOINT_OPEN && !endpoint->doomed)
+		recv_post_waiting(endpoint);
 }
 
 /* ---- Bytes ------------------------------------------------------------- */
@@ -368,7 +386,7 @@ void recv_cancel(struct operation *operation, int result)
 		return;
 	slot = &endpoint->slots[operation->slot];
 	tell(endpoint, WIRE_CANCEL, name_of(endpoint, operation->slot));
-	if (slot_close(endpoint, operation->slot)) {
+	if (slot_close(endpoint, operation->slot, false)) {
 		/* Late bytes are discarded. The name stays taken until the peer's answer. */
 		slot->state = SLOT_CLOSED;
 		slot->operation = NULL;
@@ -435,7 +453,9 @@ int recv_start(haul_endpoint *endpoint, enum operation_kind kind, struct haul_ke
 	    TAILQ_FIRST(&endpoint->unposted) == operation) {
 		TAILQ_REMOVE(&endpoint->unposted, operation, queued);
 		error = post(operation);
-		if (error) {
+		if (error == -EAGAIN) {
+			wait_unposted(operation);
+		} else if (error) {
 			TAILQ_REMOVE(&endpoint->operations, operation, all);
 			goto failed;
 		}

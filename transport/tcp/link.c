@@ -161,7 +161,7 @@ static int start_socket(struct backend_link *link, enum socket_role role, struct
 
 static void print_peer(const struct backend_link *link, char *text, size_t room)
 {
-	address_print(&link->addresses[link->address], text, room);
+	haul_address_print(&link->addresses[link->address], text, room);
 }
 
 /* Try the addresses of the peer's name, one after the other. */
@@ -184,11 +184,11 @@ int tcp_connect(struct backend_context *context, const char *where, haul_endpoin
 		char *address, size_t room, struct backend_link **out)
 {
 	struct backend_link *link;
-	struct addresses addresses;
+	struct haul_addresses addresses;
 	char why[160];
 	int error;
 
-	error = address_parse(context->engine, where, &addresses);
+	error = haul_address_parse(context->engine, where, &addresses);
 	if (error)
 		return error;
 	link = link_new(context, true);

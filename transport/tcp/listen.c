@@ -29,7 +29,7 @@ static int try_listen(struct backend_context *context, const struct sockaddr_sto
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (address->ss_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
-	if (bind(fd, (const struct sockaddr *)address, address_size(address)) ||
+	if (bind(fd, (const struct sockaddr *)address, haul_address_size(address)) ||
 	    listen(fd, (int)context->config->backlog)) {
 		error = -errno;
 		close(fd);
@@ -49,7 +49,7 @@ static int try_range(struct backend_context *context, struct sockaddr_storage *a
 
 	(void)haul_random(&start, sizeof(start));
 	for (unsigned i = 0; i < count && error == -EADDRINUSE; i++) {
-		address_set_port(address, (unsigned)ports->low + (start % count + i) % count);
+		haul_address_set_port(address, (unsigned)ports->low + (start % count + i) % count);
 		error = try_listen(context, address, fd);
 	}
 	if (error == -EADDRINUSE)
@@ -59,14 +59,14 @@ static int try_range(struct backend_context *context, struct sockaddr_storage *a
 }
 
 static int listen_any(struct backend_context *context, const char *where,
-		      struct addresses *addresses, int *fd)
+		      struct haul_addresses *addresses, int *fd)
 {
 	int error = -EADDRNOTAVAIL;
 
 	for (unsigned i = 0; i < addresses->count; i++) {
 		struct sockaddr_storage *address = &addresses->list[i];
 
-		if (address_port(address) == 0 && context->config->ports.low)
+		if (haul_address_port(address) == 0 && context->config->ports.low)
 			error = try_range(context, address, fd);
 		else
 			error = try_listen(context, address, fd);
@@ -101,22 +101,22 @@ static void print_bound(int fd, char *address, size_t room)
 	getsockname(fd, (struct sockaddr *)&bound, &size);
 	if (bound.ss_family == AF_INET6 &&
 	    IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)&bound)->sin6_addr))
-		snprintf(address, room, "127.0.0.1:%u", address_port(&bound));
+		snprintf(address, room, "127.0.0.1:%u", haul_address_port(&bound));
 	else if (bound.ss_family == AF_INET &&
 		 ((struct sockaddr_in *)&bound)->sin_addr.s_addr == htonl(INADDR_ANY))
-		snprintf(address, room, "127.0.0.1:%u", address_port(&bound));
+		snprintf(address, room, "127.0.0.1:%u", haul_address_port(&bound));
 	else
-		address_print(&bound, address, room);
+		haul_address_print(&bound, address, room);
 }
 
 int tcp_listen(struct backend_context *context, const char *where, haul_listener *engine,
 	       char *address, size_t room, struct backend_listener **out)
 {
 	struct backend_listener *listener;
-	struct addresses addresses;
+	struct haul_addresses addresses;
 	int error, fd = -1;
 
-	error = address_parse(context->engine, where, &addresses);
+	error = haul_address_parse(context->engine, where, &addresses);
 	if (error)
 		return error;
 	error = listen_any(context, where, &addresses, &fd);
@@ -237,7 +237,7 @@ static void peer_address(int fd, char *text, size_t room)
 
 	snprintf(text, room, "?");
 	if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0)
-		address_print(&peer, text, room);
+		haul_address_print(&peer, text, room);
 }
 
 /* Answer a preamble. It is the first thing on this socket: the buffer has room for it. */

@@ -173,8 +173,8 @@ bool socket_is_local(const struct tcp_socket *socket)
 	if (getsockname(fd, (struct sockaddr *)&own, &own_size) ||
 	    getpeername(fd, (struct sockaddr *)&peer, &peer_size))
 		return false;
-	address_set_port(&own, 0);
-	address_set_port(&peer, 0);
+	haul_address_set_port(&own, 0);
+	haul_address_set_port(&peer, 0);
 	return own_size == peer_size && memcmp(&own, &peer, own_size) == 0;
 }
 
@@ -243,12 +243,12 @@ int socket_open(struct backend_context *context, const struct sockaddr_storage *
 static int bind_local(struct backend_context *context, int fd, const struct sockaddr_storage *peer)
 {
 	const char *host = context->config->bind;
-	struct addresses local;
+	struct haul_addresses local;
 	char text[300];
 	int error;
 
 	snprintf(text, sizeof(text), strchr(host, ':') && host[0] != '[' ? "[%s]:0" : "%s:0", host);
-	error = address_parse(context->engine, text, &local);
+	error = haul_address_parse(context->engine, text, &local);
 	if (error)
 		return haul_fail(context->engine, -EINVAL, "bind=%s: expected a numeric address",
 				 host);
@@ -256,7 +256,7 @@ static int bind_local(struct backend_context *context, int fd, const struct sock
 	for (unsigned i = 0; i < local.count && error; i++) {
 		if (local.list[i].ss_family == peer->ss_family)
 			error = bind(fd, (struct sockaddr *)&local.list[i],
-				     address_size(&local.list[i]))
+				     haul_address_size(&local.list[i]))
 					? -errno
 					: 0;
 	}
@@ -277,7 +277,7 @@ int socket_connect(struct backend_context *context, const struct sockaddr_storag
 		return fd;
 	if (context->config->bind)
 		error = bind_local(context, fd, address);
-	if (!error && connect(fd, (const struct sockaddr *)address, address_size(address)) &&
+	if (!error && connect(fd, (const struct sockaddr *)address, haul_address_size(address)) &&
 	    errno != EINPROGRESS)
 		error = -errno;
 	if (error) {

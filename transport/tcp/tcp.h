@@ -283,19 +283,6 @@ struct backend_context {
 /* The largest value of the option small=. */
 #define SMALL_MAX 65536
 
-/* address.c */
-#define ADDRESSES_MAX 16
-
-struct addresses {
-	struct sockaddr_storage *list; /* malloc()ed */
-	unsigned count;
-};
-int address_parse(haul_context *engine, const char *where, struct addresses *out);
-void address_print(const struct sockaddr_storage *address, char *text, size_t room);
-socklen_t address_size(const struct sockaddr_storage *address);
-void address_set_port(struct sockaddr_storage *address, unsigned port);
-unsigned address_port(const struct sockaddr_storage *address);
-
 /* socket.c */
 struct tcp_socket *socket_new(struct backend_context *context, enum socket_role role, int fd);
 int socket_open(struct backend_context *context, const struct sockaddr_storage *address);

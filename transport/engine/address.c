@@ -7,11 +7,14 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "tcp.h"
+#include "../backend.h"
+
+#define ADDRESSES_MAX 16
 
 /* Every address: IPv6 that takes IPv4 too, or IPv4 alone where IPv6 is switched off. */
-static int any_address(unsigned port, struct addresses *out)
+static int any_address(unsigned port, struct haul_addresses *out)
 {
 	struct sockaddr_in6 *six;
 	struct sockaddr_in *four;
@@ -52,7 +55,7 @@ static int parse(char *text, struct sockaddr_storage *out)
 	return 0;
 }
 
-int address_parse(haul_context *engine, const char *where, struct addresses *out)
+int haul_address_parse(haul_context *engine, const char *where, struct haul_addresses *out)
 {
 	char text[1024], *next, *one;
 
@@ -73,7 +76,7 @@ int address_parse(haul_context *engine, const char *where, struct addresses *out
 	return 0;
 }
 
-void address_print(const struct sockaddr_storage *address, char *text, size_t room)
+void haul_address_print(const struct sockaddr_storage *address, char *text, size_t room)
 {
 	char host[INET6_ADDRSTRLEN + IF_NAMESIZE + 2] = "?";
 
@@ -100,13 +103,13 @@ void address_print(const struct sockaddr_storage *address, char *text, size_t ro
 	}
 }
 
-socklen_t address_size(const struct sockaddr_storage *address)
+socklen_t haul_address_size(const struct sockaddr_storage *address)
 {
 	return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
 					      : sizeof(struct sockaddr_in);
 }
 
-void address_set_port(struct sockaddr_storage *address, unsigned port)
+void haul_address_set_port(struct sockaddr_storage *address, unsigned port)
 {
 	if (address->ss_family == AF_INET6)
 		((struct sockaddr_in6 *)address)->sin6_port = htons((uint16_t)port);
@@ -114,7 +117,7 @@ void address_set_port(struct sockaddr_storage *address, unsigned port)
 		((struct sockaddr_in *)address)->sin_port = htons((uint16_t)port);
 }
 
-unsigned address_port(const struct sockaddr_storage *address)
+unsigned haul_address_port(const struct sockaddr_storage *address)
 {
 	if (address->ss_family == AF_INET6)
 		return ntohs(((const struct sockaddr_in6 *)address)->sin6_port);

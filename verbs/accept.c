@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Listening, and connections that peers ask for. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbs.h"
+
+/* ---- Listening --------------------------------------------------------- */
+
+static int try_listen(struct backend_context *context, struct backend_listener *listener,
+		      struct sockaddr_storage *address)
+{
+	int error = 0;
+
+	if (rdma_create_id(context->events, &listener->id, listener, RDMA_PS_TCP)) {
+		listener->id = NULL;
+		return -errno;
+	}
+	if (rdma_bind_addr(listener->id, (struct sockaddr *)address) ||
+	    rdma_listen(listener->id, (int)context->config->backlog))
+		error = -errno;
+	if (!error)
+		return 0;
+	rdma_destroy_id(listener->id);
+	listener->id = NULL;
+	return error;
+}
+
+static int try_range(struct backend_context *context, struct backend_listener *listener,
+		     struct sockaddr_storage *address)
+{
+	const struct haul_option_range *ports = &context->config->ports;
+	unsigned count = (unsigned)(ports->high - ports->low + 1), from = 0;
+	int error = -EADDRINUSE;
+
+	(void)haul_random(&from, sizeof(from));
+	for (unsigned i = 0; i < count && error == -EADDRINUSE; i++) {
+		haul_address_set_port(address, (unsigned)ports->low + (from % count + i) % count);
+		error = try_listen(context, listener, address);
+	}
+	if (error == -EADDRINUSE)
+		return verbs_fail(context, error, "every port of ports=%u-%u is in use",
+				  (unsigned)ports->low, (unsigned)ports->high);
+	return error;
+}
+
+static int explain(struct backend_context *context, const char *where, int error)
+{
+	if (error == -EADDRINUSE)
+		return context->config->ports.low
+			       ? error
+			       : verbs_fail(context, error,
+					    "address %s is in use: choose another port, or 0 for a "
+					    "free one",
+					    where);
+	if (error == -EADDRNOTAVAIL || error == -ENODEV)
+		return verbs_fail(
+			context, -EADDRNOTAVAIL,
+			"can't listen on %s: no RDMA device of this host has that address "
+			"(haul-info lists them)",
+			where);
+	if (error == -EACCES)
+		return verbs_fail(context, error,
+				  "can't listen on %s: ports below "
+				  "net.ipv4.ip_unprivileged_port_start (1024) are for root",
+				  where);
+	return verbs_fail(context, error, "can't listen on %s: %s", where, haul_strerror(error));
+}
+
+/* What a peer on this host connects to. Loopback has no adapter: for "*", an address that has one.
+ */
+static void print_bound(struct backend_context *context, struct backend_listener *listener,
+			char *text, size_t room)
+{
+	struct sockaddr_storage address = {0};
+	const struct sockaddr *bound = rdma_get_local_addr(listener->id);
+	unsigned port = ntohs(rdma_get_src_port(listener->id));
+	bool any;
+
+	any = bound->sa_family == AF_INET6
+		      ? IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)bound)->sin6_addr)
+		      : ((const struct sockaddr_in *)bound)->sin_addr.s_addr == htonl(INADDR_ANY);
+	if (!any || device_address(context, AF_UNSPEC, &address))
+		memcpy(&address, bound,
+		       bound->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+						    : sizeof(struct sockaddr_in));
+	haul_address_set_port(&address, port);
+	haul_address_print(&address, text, room);
+}
+
+int verbs_listen(struct backend_context *context, const char *where, haul_listener *engine,
+		 char *address, size_t room, struct backend_listener **out)
+{
+	struct backend_listener *listener = calloc(1, sizeof(*listener));
+	struct haul_addresses addresses;
+	int error;
+
+	if (!listener)
+		return -ENOMEM;
+	error = haul_address_parse(context->engine, where, &addresses);
+	if (error) {
+		free(listener);
+		return error;
+	}
+	error = -EADDRNOTAVAIL;
+	for (unsigned i = 0; i < addresses.count && error; i++) {
+		struct sockaddr_storage *one = &addresses.list[i];
+
+		if (haul_address_port(one) == 0 && context->config->ports.low)
+			error = try_range(context, listener, one);
+		else
+			error = try_listen(context, listener, one);
+		if (error && error != -EAFNOSUPPORT && error != -EADDRNOTAVAIL && error != -ENODEV)
+			break;
+	}
+	free(addresses.list);
+	if (error) {
+		free(listener);
+		return explain(context, where, error);
+	}
+	listener->context = context;
+	listener->engine = engine;
+	TAILQ_INSERT_TAIL(&context->listeners, listener, all);
+	print_bound(context, listener, address, room);
+	*out = listener;
+	return 0;
+}
+
+void verbs_unlisten(struct backend_listener *listener)
+{
+	struct backend_context *context = listener->context;
+	struct backend_link *link;
+
+	/* Those that are not established yet were for it. */
+	TAILQ_FOREACH (link, &context->links, all) {
+		if (link->listener != listener->engine || link->announced)
+			continue;
+		link->listener = NULL;
+		link_fail(link, -ECONNABORTED, "the listener was closed");
+	}
+	TAILQ_REMOVE(&context->listeners, listener, all);
+	rdma_destroy_id(listener->id);
+	free(listener);
+}
+
+bool is_listener(const struct backend_context *context, const struct rdma_cm_id *id)
+{
+	const struct backend_listener *listener;
+
+	TAILQ_FOREACH (listener, &context->listeners, all) {
+		if (listener->id == id)
+			return true;
+	}
+	return false;
+}
+
+/* ---- Accepting --------------------------------------------------------- */
+
+static void refuse(struct rdma_cm_id *id, enum verbs_reason reason)
+{
+	uint8_t bytes[VERBS_REFUSAL];
+
+	verbs_encode_refusal(bytes, reason);
+	rdma_reject(id, bytes, sizeof(bytes));
+	rdma_destroy_id(id);
+}
+
+static int answer(struct channel *channel, const struct request *request)
+{
+	struct backend_link *link = channel->link;
+	uint8_t bytes[VERBS_GREETING];
+	struct greeting greeting;
+	struct rdma_conn_param parameters = {
+		.private_data = bytes,
+		.private_data_len = sizeof(bytes),
+		.responder_resources = request->responder_resources ? 1 : 0,
+		.initiator_depth = request->initiator_depth ? 1 : 0,
+		.rnr_retry_count = 7,
+	};
+	int error = channel_open(channel);
+
+	if (!error)
+		error = channel_ready(channel);
+	if (error)
+		return error;
+	link_greet(link, channel->control ? VERBS_CONTROL : VERBS_DATA, channel->number, &greeting);
+	verbs_encode_greeting(bytes, &greeting);
+	if (!channel->attached)
+		parameters.qp_num = channel->qp->qp_num;
+	channel->state = CHANNEL_CONNECTING;
+	return rdma_accept(channel->id, &parameters) ? -errno : 0;
+}
+
+static void accept_control(struct backend_context *context, struct backend_listener *listener,
+			   const struct request *request)
+{
+	struct backend_link *link = NULL;
+	int error;
+
+	if (context->strangers < STRANGERS_MAX)
+		link = link_new(context);
+	if (!link) {
+		refuse(request->id, VERBS_REASON_ROOM);
+		return;
+	}
+	context->strangers++;
+	link->counted = true;
+	link->listener = listener->engine;
+	link->give_up_at = haul_clock() + haul_handshake_ms(context->engine) * MS;
+	link_timer(link, link->give_up_at);
+	haul_address_print((struct sockaddr_storage *)rdma_get_peer_addr(request->id),
+			   link->address, sizeof(link->address));
+	link->control->id = request->id;
+	request->id->context = link->control;
+	error = link_use_device(link, request->id->verbs);
+	if (!error)
+		error = haul_random(link->session, sizeof(link->session));
+	if (!error) {
+		link_take_greeting(link, &request->greeting);
+		error = answer(link->control, request);
+	}
+	if (!error)
+		return;
+	haul_log(HAUL_LOG_WARNING, "%s was turned away: %s", link->address,
+		 context->why[0] ? context->why : haul_strerror(error));
+	channel_break(link->control);
+	link->control->id = NULL;
+	refuse(request->id, VERBS_REASON_ROOM);
+	link_free(link);
+}
+
+static struct backend_link *find_session(struct backend_context *context, const uint8_t *session)
+{
+	struct backend_link *link;
+
+	TAILQ_FOREACH (link, &context->links, all) {
+		if (!link->connector && !link->error && link->state == LINK_OPEN &&
+		    memcmp(link->session, session, VERBS_SESSION) == 0)
+			return link;
+	}
+	return NULL;
+}
+
+static void accept_data(struct backend_context *context, const struct request *request)
+{
+	struct backend_link *link = find_session(context, request->greeting.session);
+	unsigned number = request->greeting.number;
+	struct channel *channel;
+
+	if (!link || number >= QPS_MAX || link->data[number] ||
+	    (link->device->windows && number > 0)) {
+		refuse(request->id, VERBS_REASON_SESSION);
+		return;
+	}
+	channel = channel_new(link, false, number);
+	if (!channel || link_use_device(link, request->id->verbs)) {
+		free(channel);
+		refuse(request->id, VERBS_REASON_ROOM);
+		return;
+	}
+	channel->id = request->id;
+	request->id->context = channel;
+	link->data[number] = channel;
+	if (number >= link->data_count)
+		link->data_count = number + 1;
+	if (answer(channel, request))
+		link_fail(link, -ENOMEM, "a data channel could not be opened: %s", context->why);
+}
+
+void accept_request(struct backend_context *context, struct backend_listener *listener,
+		    const struct request *request)
+{
+	char why[200];
+
+	request->id->context = NULL;
+	if (request->wrong == -EPROTONOSUPPORT)
+		refuse(request->id, VERBS_REASON_VERSION);
+	else if (request->wrong)
+		refuse(request->id, VERBS_REASON_GREETING);
+	else if (device_is_wished(context, request->id->verbs, why, sizeof(why)))
+		refuse(request->id, VERBS_REASON_DEVICE);
+	else if (request->greeting.kind == VERBS_CONTROL)
+		accept_control(context, listener, request);
+	else
+		accept_data(context, request);
+}
+
+/* The control channel of a peer is up: the engine may talk to it. */
+void accept_announce(struct backend_link *link)
+{
+	link->announced = true;
+	link->context->strangers--;
+	link->counted = false;
+	link->give_up_at = 0;
+	link->state = LINK_OPEN;
+	link->endpoint = haul_on_accepted(link->listener, link, link->address);
+	if (!link->endpoint)
+		link_fail(link, -ECONNREFUSED, "the engine has no room for it");
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registered memory: pinned, and known to the devices that are in use. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "verbs.h"
+
+/* ---- Errors ------------------------------------------------------------ */
+
+static void describe_limit(char *text, size_t room)
+{
+	struct rlimit limit = {0};
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (limit.rlim_cur == RLIM_INFINITY)
+		snprintf(text, room, "unlimited");
+	else
+		snprintf(text, room, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
+}
+
+static int explain(struct backend_context *context, const struct device *device,
+		   const struct region *region, int error)
+{
+	const char *name = ibv_get_device_name(device->verbs->device);
+	char limit[64];
+
+	describe_limit(limit, sizeof(limit));
+	switch (error) {
+	case -ENOMEM:
+	case -EAGAIN:
+	case -EPERM:
+		return verbs_fail(context, -ENOMEM,
+				  "device %s can't register %zu bytes: out of locked memory? The "
+				  "limit (RLIMIT_MEMLOCK) is %s: `ulimit -l unlimited`, or a line "
+				  "\"* - memlock unlimited\" in /etc/security/limits.conf; the "
+				  "device has room for %d registrations",
+				  name, region->length, limit, device->limits.max_mr);
+	case -EFAULT:
+		return verbs_fail(context, -EFAULT,
+				  "device %s can't register %zu bytes at %p: not all of it is "
+				  "mapped%s",
+				  name, region->length, (void *)region->base,
+				  region->use & HAUL_USE_RECV ? ", or not all may be written" : "");
+	case -EOPNOTSUPP:
+		return verbs_fail(context, -EOPNOTSUPP,
+				  "device %s, its driver or this kernel can't register that kind "
+				  "of memory",
+				  name);
+	default:
+		return verbs_fail(context, error, "device %s can't register %zu bytes: %s", name,
+				  region->length, haul_strerror(error));
+	}
+}
+
+/* ---- Registrations ----------------------------------------------------- */
+
+static int access_of(const struct device *device, unsigned use)
+{
+	if (!(use & HAUL_USE_RECV))
+		return 0;
+	/* Either a window opens a part of it, or the peer gets the key to all. */
+	return IBV_ACCESS_LOCAL_WRITE |
+	       (device->windows ? IBV_ACCESS_MW_BIND : IBV_ACCESS_REMOTE_WRITE);
+}
+
+static void registration_free(struct registration *registration)
+{
+	while (registration->count > 0)
+		ibv_dereg_mr(registration->mrs[--registration->count]);
+	free(registration);
+}
+
+/* Devices say how much one registration may hold; some say 0 and mean no limit. */
+static uint64_t piece_of(const struct backend_context *context, const struct device *device)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t each = device->limits.max_mr_size ? device->limits.max_mr_size : UINT64_MAX;
+
+	if (context->config->region_piece < each)
+		each = context->config->region_piece;
+	return each > page ? each - each % page : page;
+}
+
+static struct registration *registration_new(struct backend_context *context, struct region *region,
+					     struct device *device)
+{
+	uint64_t each = piece_of(context, device);
+	size_t count = (region->length - 1) / each + 1;
+	struct registration *registration;
+	int error = 0;
+
+	if (count > (size_t)device->limits.max_mr) {
+		verbs_fail(context, -ENOMEM,
+			   "device %s can't register %zu bytes: it takes %d registrations of at "
+			   "most %llu bytes",
+			   ibv_get_device_name(device->verbs->device), region->length,
+			   device->limits.max_mr, (unsigned long long)each);
+		return NULL;
+	}
+	registration = calloc(1, sizeof(*registration) + count * sizeof(struct ibv_mr *));
+	if (!registration)
+		return NULL;
+	registration->device = device;
+	registration->each = each;
+	for (size_t i = 0; i < count && !error; i++) {
+		uint64_t from = i * each, left = region->length - from;
+		struct ibv_mr *mr;
+
+		mr = ibv_reg_mr(device->pd, region->base + from, left < each ? left : each,
+				access_of(device, region->use));
+		if (mr)
+			registration->mrs[registration->count++] = mr;
+		else
+			error = errno ? -errno : -EIO;
+	}
+	if (error) {
+		registration_free(registration);
+		explain(context, device, region, error);
+		return NULL;
+	}
+	registration->next = region->registrations;
+	region->registrations = registration;
+	return registration;
+}
+
+struct registration *region_on(struct backend_context *context, struct region *region,
+			       struct device *device)
+{
+	struct registration *registration = region->registrations;
+
+	while (registration && registration->device != device)
+		registration = registration->next;
+	return registration ? registration : registration_new(context, region, device);
+}
+
+void registration_use(struct registration *registration)
+{
+	registration->windows++;
+}
+
+void registration_unuse(struct registration *registration)
+{
+	registration->windows--;
+	if (registration->dying && registration->windows == 0)
+		registration_free(registration);
+}
+
+/* ---- Regions ----------------------------------------------------------- */
+
+static void region_free(struct backend_context *context, struct region *region)
+{
+	struct registration *registration;
+
+	while ((registration = region->registrations)) {
+		region->registrations = registration->next;
+		registration->dying = true;
+		if (registration->windows == 0)
+			registration_free(registration);
+	}
+	TAILQ_REMOVE(&context->regions, region, all);
+	free(region);
+}
+
+int verbs_region_add(struct backend_context *context, void *base, size_t length, unsigned use,
+		     void **out)
+{
+	struct region *region = calloc(1, sizeof(*region));
+	struct device *device;
+
+	if (!region)
+		return -ENOMEM;
+	region->base = base;
+	region->length = length;
+	region->use = use;
+	TAILQ_INSERT_TAIL(&context->regions, region, all);
+	/* Those in use now; others when a peer is met over them. */
+	if (TAILQ_EMPTY(&context->devices) && !device_default(context)) {
+		region_free(context, region);
+		return -ENODEV;
+	}
+	TAILQ_FOREACH (device, &context->devices, all) {
+		if (!region_on(context, region, device)) {
+			region_free(context, region);
+			return -ENOMEM;
+		}
+	}
+	*out = region;
+	return 0;
+}
+
+void verbs_region_remove(struct backend_context *context, void *region)
+{
+	if (region)
+		region_free(context, region);
+}
