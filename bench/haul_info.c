@@ -5,7 +5,8 @@
  *
  * --json writes one object:
  *   {"tool": "haul-info", "version": "0.1.0", "common_options": [OPTION...],
- *    "transports": [{"name", "available": bool, "reason": text|null, "options": [OPTION...]}],
+ *    "transports": [{"name", "available": bool, "reason": text|null, "description": [line...],
+ *                     "options": [OPTION...]}],
  *    "host": {see host_facts.h}}
  * OPTION: {"name", "default", "range", "help"}. With --transport only that one, and no host.
  */
@@ -17,17 +18,22 @@
 #include "host_facts.h"
 
 static struct {
-	char *transport, *json;
+	char *transport, *peer, *json;
 } options;
 
 static struct poptOption option_table[] = {
 	{"transport", 't', POPT_ARG_STRING, &options.transport, 0,
 	 "only this one, without the host (default: all)", "NAME"},
+	{"peer", 'p', POPT_ARG_STRING, &options.peer, 0,
+	 "also say which adapter leads there (verbs)", "HOST"},
 	{"json", 'j', POPT_ARG_STRING | POPT_ARGFLAG_OPTIONAL, &options.json, 'j',
 	 "write JSON into a file, or to the standard output without one (default: a text)", "FILE"},
 	POPT_AUTOHELP POPT_TABLEEND};
 
 static bool as_json;
+
+/* The longest text about what a host has. */
+#define DESCRIPTION_MAX 16384
 
 /* ---- Options of the command line ---- */
 
@@ -98,9 +104,21 @@ static void print_options(const char *name)
 	bench_table_free(&table);
 }
 
+static void print_description(const char *name)
+{
+	char text[DESCRIPTION_MAX], *line, *next;
+	int result = haul_transport_describe(name, options.peer, text, sizeof(text));
+
+	if (result)
+		printf("    %s\n", text[0] ? text : haul_strerror(result));
+	for (line = result ? NULL : strtok_r(text, "\n", &next); line;
+	     line = strtok_r(NULL, "\n", &next))
+		printf("    %s\n", line);
+}
+
 static void print_transport(const char *name)
 {
-	char reason[512] = "";
+	char reason[1024] = "";
 	int result = haul_transport_probe(name, reason, sizeof(reason));
 
 	printf("  %s: %s%s%s\n", name, result ? "can't run here" : "can run here",
@@ -110,9 +128,11 @@ static void print_transport(const char *name)
 	       reason[0] ? reason
 	       : result  ? haul_strerror(result)
 			 : "");
-	/* A module that can't be loaded can't tell its options. */
-	if (result == 0 || haul_transport_option(name, 0))
+	/* A module that can't be loaded can't tell anything more. */
+	if (result == 0 || haul_transport_option(name, 0)) {
+		print_description(name);
 		print_options(name);
+	}
 }
 
 static void print_text(void)
@@ -158,16 +178,29 @@ static void add_options(cJSON *object, const char *member, const char *name)
 	}
 }
 
+static void add_description(cJSON *object, const char *name, int probed)
+{
+	cJSON *array = cJSON_AddArrayToObject(object, "description");
+	char text[DESCRIPTION_MAX] = "", *line, *next;
+
+	if (probed && !haul_transport_option(name, 0))
+		return;
+	haul_transport_describe(name, options.peer, text, sizeof(text));
+	for (line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
+		cJSON_AddItemToArray(array, cJSON_CreateString(line));
+}
+
 static cJSON *describe_transport(const char *name)
 {
 	cJSON *object = cJSON_CreateObject();
-	char reason[512] = "";
+	char reason[1024] = "";
 	int result = haul_transport_probe(name, reason, sizeof(reason));
 	const char *text = reason[0] ? reason : result ? haul_strerror(result) : NULL;
 
 	cJSON_AddStringToObject(object, "name", name);
 	cJSON_AddBoolToObject(object, "available", result == 0);
 	add_or_null(object, "reason", text);
+	add_description(object, name, result);
 	add_options(object, "options", name);
 	return object;
 }

@@ -125,6 +125,12 @@ struct haul_context_ops {
 	 */
 	int (*probe)(char *reason, size_t room);
 
+	/*
+	 * Lines of text about what the host has, and, with `where` (numeric, as for connect), what
+	 * would lead there. May block. NULL: there is nothing to tell.
+	 */
+	int (*describe)(const char *where, char *text, size_t room);
+
 	/* Open. `config` was filled in from the option table and lives as long as the context. */
 	int (*open)(haul_context *engine, const void *config, struct backend_context **context);
 
@@ -211,6 +217,9 @@ struct haul_data_ops {
 	 */
 	int (*region_add)(struct backend_context *context, void *base, size_t length, unsigned use,
 			  void **region);
+	/* The same for memory behind a dma-buf. NULL: the backend can't. */
+	int (*region_add_dmabuf)(struct backend_context *context, int fd, uint64_t offset,
+				 void *base, size_t length, unsigned use, void **region);
 	void (*region_remove)(struct backend_context *context, void *region);
 
 	/* Memory that the backend likes best, zeroed and page aligned. NULL: the engine maps it. */

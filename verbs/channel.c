@@ -285,12 +285,21 @@ bool channel_taken(struct channel *channel, uint32_t taken)
 
 /* ---- The end ----------------------------------------------------------- */
 
-/* Once a queue pair is destroyed, its adapter touches no memory for it any more. */
-void channel_break(struct channel *channel)
+void channel_stop(struct channel *channel)
 {
+	struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_ERR};
+
 	if (channel->state == CHANNEL_UP && !channel->control)
 		channel->link->data_up--;
 	channel->state = CHANNEL_BROKEN;
+	if (channel->qp)
+		ibv_modify_qp(channel->qp, &attributes, IBV_QP_STATE);
+}
+
+/* Once a queue pair is destroyed, its adapter touches no memory for it any more. */
+void channel_break(struct channel *channel)
+{
+	channel_stop(channel);
 	if (!channel->qp)
 		return;
 	if (channel->attached)

@@ -22,6 +22,7 @@ int verbs_fail(struct backend_context *context, int error, const char *format, .
 {
 	va_list arguments;
 
+	context->error = error;
 	va_start(arguments, format);
 	vsnprintf(context->why, sizeof(context->why), format, arguments);
 	va_end(arguments);
@@ -344,6 +345,7 @@ static uint64_t verbs_next_timer(struct backend_context *context)
 
 static const struct haul_context_ops context_ops = {
 	.probe = verbs_probe,
+	.describe = verbs_describe,
 	.open = verbs_open,
 	.close = verbs_close,
 	.close_in_child = verbs_close_in_child,
@@ -367,6 +369,7 @@ static const struct haul_link_ops link_ops = {
 
 static const struct haul_data_ops data_ops = {
 	.region_add = verbs_region_add,
+	.region_add_dmabuf = verbs_region_add_dmabuf,
 	.region_remove = verbs_region_remove,
 	.slot_open = verbs_slot_open,
 	.slot_close = verbs_slot_close,

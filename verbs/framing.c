@@ -169,10 +169,12 @@ void verbs_decode_word(const uint8_t bytes[VERBS_WORD], struct word *word)
 
 /* ---- Places ------------------------------------------------------------ */
 
+#define WRITE_ONLY (UINT64_C(1) << 63)
+
 size_t place_encode(uint8_t *bytes, const struct place *place)
 {
 	put64(bytes, place->address);
-	put64(bytes + 8, place->first);
+	put64(bytes + 8, place->first | (place->write_only ? WRITE_ONLY : 0));
 	put64(bytes + 16, place->each);
 	for (unsigned i = 0; i < place->keys; i++)
 		verbs_put32(bytes + 24 + 4 * i, place->key[i]);
@@ -186,6 +188,8 @@ int place_decode(const uint8_t *bytes, size_t length, struct place *place)
 		return -EPROTO;
 	place->address = get64(bytes);
 	place->first = get64(bytes + 8);
+	place->write_only = place->first & WRITE_ONLY;
+	place->first &= ~WRITE_ONLY;
 	place->each = get64(bytes + 16);
 	place->keys = (unsigned)(length - 24) / 4;
 	for (unsigned i = 0; i < place->keys; i++)

@@ -130,7 +130,8 @@ void verbs_put32(uint8_t *bytes, uint32_t value);
 /*
  * What slot_open() writes for READY: an address, and the keys of the memory registrations that the
  * slot lies in, one after another. The first `first` bytes belong to the first key, each following
- * `each` to the next.
+ * `each` to the next. Bit 63 of `first`: only the adapter reaches the memory, so that a small
+ * tensor too has to be written.
  *
  *   0 u64 address  8 u64 first  16 u64 each  24 u32 key[1..10]                  24 + 4 x keys bytes
  */
@@ -138,6 +139,7 @@ void verbs_put32(uint8_t *bytes, uint32_t value);
 
 struct place {
 	uint64_t address, first, each;
+	bool write_only;
 	unsigned keys;
 	uint32_t key[PLACE_KEYS];
 	uint64_t length[PLACE_KEYS]; /* only where it is made: of each part */

@@ -136,6 +136,8 @@ void link_opened(struct backend_link *link, struct channel *channel)
 		}
 		/* The peer may have spoken already. Tensors wait for a data channel. */
 		haul_on_connected(link->endpoint);
+	} else {
+		slots_have_room(link);
 	}
 	if (!link->error && link->state == LINK_OPEN)
 		link_pump(link);
@@ -218,8 +220,14 @@ void link_timers(struct backend_link *link, uint64_t now)
 
 /* ---- Ends -------------------------------------------------------------- */
 
+/* A queue pair can't be destroyed while windows are bound to it (rxe waits for them for ever). */
 static void break_data(struct backend_link *link)
 {
+	for (unsigned i = 0; i < link->data_count; i++) {
+		if (link->data[i])
+			channel_stop(link->data[i]);
+	}
+	windows_free(link);
 	for (unsigned i = 0; i < link->data_count; i++) {
 		if (link->data[i])
 			channel_break(link->data[i]);
@@ -302,6 +310,8 @@ void verbs_disconnect(struct backend_link *link, bool in_order)
 	link->endpoint = NULL;
 	let_go(link);
 	if (in_order && link->control->state == CHANNEL_UP && !link->error) {
+		/* Nobody will use the windows that READY waits for. */
+		link->binds_done = link->binds_wanted;
 		control_flush(link);
 		link->state = LINK_LEAVING;
 		link->give_up_at = haul_clock() + haul_peer_ms(context->engine) * MS;

@@ -2,11 +2,16 @@
 /* What this host has, in words. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "verbs.h"
+
+/* Time for each step to a peer. */
+#define ROUTE_MS 2000
 
 static const char *gid_type(enum ibv_gid_type type)
 {
@@ -110,4 +115,138 @@ int verbs_probe(char *reason, size_t room)
 		return 0;
 	snprintf(reason + strlen(reason), room - strlen(reason), " - no port is up");
 	return -ENETDOWN;
+}
+
+/* ---- haul-info --------------------------------------------------------- */
+
+struct text {
+	char *at;
+	size_t room, used;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
+{
+	va_list arguments;
+	int length;
+
+	if (text->used >= text->room)
+		return;
+	va_start(arguments, format);
+	length = vsnprintf(text->at + text->used, text->room - text->used, format, arguments);
+	va_end(arguments);
+	text->used += length > 0 ? (size_t)length : 0;
+}
+
+static void describe_device(struct text *text, struct ibv_context *verbs)
+{
+	struct ibv_device_attr limits;
+	struct ibv_port_attr port;
+	char gids[800];
+
+	if (ibv_query_device(verbs, &limits))
+		return;
+	add(text, "device %s: %d queue pairs, %d registrations of up to %llu bytes, %s\n",
+	    ibv_get_device_name(verbs->device), limits.max_qp, limits.max_mr,
+	    (unsigned long long)limits.max_mr_size,
+	    limits.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B ? "memory windows"
+								    : "no memory windows");
+	for (uint8_t i = 1; i <= limits.phys_port_cnt; i++) {
+		if (ibv_query_port(verbs, i, &port))
+			continue;
+		add(text, "  port %u: %s, %s, MTU %u, messages of up to %u bytes\n", i,
+		    layer(verbs, &port), ibv_port_state_str(port.state), 128u << port.active_mtu,
+		    port.max_msg_sz);
+	}
+	device_print_gids(verbs, gids, sizeof(gids));
+	add(text, "  GIDs: %s\n", gids[0] ? gids : "none");
+}
+
+/* The next event's kind, or -1 when it is a failure; the event is given back. */
+static int wait_for(struct rdma_event_channel *events, enum rdma_cm_event_type wanted, int *error)
+{
+	struct rdma_cm_event *event;
+	enum rdma_cm_event_type kind;
+
+	if (rdma_get_cm_event(events, &event)) {
+		*error = -errno;
+		return -1;
+	}
+	kind = event->event;
+	*error = event->status < 0 ? event->status : -EHOSTUNREACH;
+	rdma_ack_cm_event(event);
+	return kind == wanted ? 0 : -1;
+}
+
+static int find_route(struct rdma_event_channel *events, struct rdma_cm_id *id,
+		      struct sockaddr_storage *peer)
+{
+	int error = 0;
+
+	if (rdma_resolve_addr(id, NULL, (struct sockaddr *)peer, ROUTE_MS))
+		return -errno;
+	if (wait_for(events, RDMA_CM_EVENT_ADDR_RESOLVED, &error))
+		return error;
+	if (rdma_resolve_route(id, ROUTE_MS))
+		return -errno;
+	return wait_for(events, RDMA_CM_EVENT_ROUTE_RESOLVED, &error) ? error : 0;
+}
+
+static void print_route(struct text *text, const struct rdma_cm_id *id,
+			const struct sockaddr_storage *peer)
+{
+	struct sockaddr_storage own = {0};
+	struct ibv_port_attr port;
+	char from[128], to[128];
+
+	memcpy(&own, rdma_get_local_addr((struct rdma_cm_id *)id),
+	       peer->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+					   : sizeof(struct sockaddr_in));
+	haul_address_print(&own, from, sizeof(from));
+	haul_address_print(peer, to, sizeof(to));
+	*strrchr(from, ':') = *strrchr(to, ':') = 0;
+	add(text, "to %s: device %s port %u, from %s", to, ibv_get_device_name(id->verbs->device),
+	    id->port_num, from);
+	if (ibv_query_port(id->verbs, id->port_num, &port) == 0)
+		add(text, ", MTU %u", 128u << port.active_mtu);
+	add(text, "\n");
+}
+
+static void describe_route(struct text *text, const char *where)
+{
+	struct rdma_event_channel *events = rdma_create_event_channel();
+	struct haul_addresses addresses = {0};
+	struct rdma_cm_id *id = NULL;
+	int error = events ? 0 : -errno;
+
+	if (!error)
+		error = haul_address_parse(NULL, where, &addresses);
+	if (!error && rdma_create_id(events, &id, NULL, RDMA_PS_TCP))
+		error = -errno;
+	if (!error)
+		error = find_route(events, id, &addresses.list[0]);
+	if (error)
+		add(text, "to %s: no device leads there (%s)\n", where, haul_strerror(error));
+	else
+		print_route(text, id, &addresses.list[0]);
+	if (id)
+		rdma_destroy_id(id);
+	free(addresses.list);
+	if (events)
+		rdma_destroy_event_channel(events);
+}
+
+int verbs_describe(const char *where, char *out, size_t room)
+{
+	struct text text = {.at = out, .room = room};
+	int count = 0;
+	struct ibv_context **list = rdma_get_devices(&count);
+
+	out[0] = 0;
+	for (int i = 0; i < count; i++)
+		describe_device(&text, list[i]);
+	if (list)
+		rdma_free_devices(list);
+	if (where)
+		describe_route(&text, where);
+	return 0;
 }

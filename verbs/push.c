@@ -37,21 +37,25 @@ static void outgoing_free(struct backend_link *link, struct outgoing *outgoing)
 int verbs_push(struct backend_link *link, struct haul_push *push)
 {
 	struct outgoing *outgoing;
+	struct place place = {0};
+	bool placed;
 	int error;
 
 	if (push->length == 0)
 		return verbs_control(link, push->header, push->header_length);
-	if (push->length <= link->small_out)
+	placed = place_decode(push->descriptor, push->descriptor_length, &place) == 0;
+	if (push->length <= link->small_out && !place.write_only)
 		return control_small(link, push);
 	outgoing = outgoing_new(link, push);
 	if (!outgoing)
 		return -ENOMEM;
+	outgoing->place = place;
 	error = verbs_control(link, push->header, push->header_length);
 	if (error) {
 		free(outgoing);
 		return error;
 	}
-	if (place_decode(push->descriptor, push->descriptor_length, &outgoing->place))
+	if (!placed)
 		link_fail(link, -EPROTO, "the peer's slot does not say where it is");
 	push->backend = outgoing;
 	outgoing->waiting = true;

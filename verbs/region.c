@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory: pinned, and known to the devices that are in use. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -84,6 +85,19 @@ static uint64_t piece_of(const struct backend_context *context, const struct dev
 	return each > page ? each - each % page : page;
 }
 
+static struct ibv_mr *register_part(struct device *device, const struct region *region,
+				    uint64_t from, uint64_t length)
+{
+	int access = access_of(device, region->use);
+	uint8_t *base = region->base + from;
+
+	errno = 0;
+	if (region->dmabuf < 0)
+		return ibv_reg_mr(device->pd, base, length, access);
+	return ibv_reg_dmabuf_mr(device->pd, region->dmabuf_offset + from, length, (uintptr_t)base,
+				 region->dmabuf, access);
+}
+
 static struct registration *registration_new(struct backend_context *context, struct region *region,
 					     struct device *device)
 {
@@ -107,10 +121,8 @@ static struct registration *registration_new(struct backend_context *context, st
 	registration->each = each;
 	for (size_t i = 0; i < count && !error; i++) {
 		uint64_t from = i * each, left = region->length - from;
-		struct ibv_mr *mr;
+		struct ibv_mr *mr = register_part(device, region, from, left < each ? left : each);
 
-		mr = ibv_reg_mr(device->pd, region->base + from, left < each ? left : each,
-				access_of(device, region->use));
 		if (mr)
 			registration->mrs[registration->count++] = mr;
 		else
@@ -161,34 +173,79 @@ static void region_free(struct backend_context *context, struct region *region)
 			registration_free(registration);
 	}
 	TAILQ_REMOVE(&context->regions, region, all);
+	if (region->dmabuf >= 0)
+		close(region->dmabuf);
 	free(region);
+}
+
+static struct region *region_new(struct backend_context *context, void *base, size_t length,
+				 unsigned use)
+{
+	struct region *region = calloc(1, sizeof(*region));
+
+	if (!region)
+		return NULL;
+	region->base = base;
+	region->length = length;
+	region->use = use;
+	region->dmabuf = -1;
+	TAILQ_INSERT_TAIL(&context->regions, region, all);
+	return region;
+}
+
+/* With the devices that are in use now; with others when a peer is met over them. */
+static int register_now(struct backend_context *context, struct region *region)
+{
+	struct device *device;
+
+	if (TAILQ_EMPTY(&context->devices) && !device_default(context))
+		return -ENODEV;
+	TAILQ_FOREACH (device, &context->devices, all) {
+		if (!region_on(context, region, device))
+			return context->error ? context->error : -ENOMEM;
+	}
+	return 0;
 }
 
 int verbs_region_add(struct backend_context *context, void *base, size_t length, unsigned use,
 		     void **out)
 {
-	struct region *region = calloc(1, sizeof(*region));
-	struct device *device;
+	struct region *region = region_new(context, base, length, use);
+	int error;
 
 	if (!region)
 		return -ENOMEM;
-	region->base = base;
-	region->length = length;
-	region->use = use;
-	TAILQ_INSERT_TAIL(&context->regions, region, all);
-	/* Those in use now; others when a peer is met over them. */
-	if (TAILQ_EMPTY(&context->devices) && !device_default(context)) {
+	error = register_now(context, region);
+	if (error)
 		region_free(context, region);
-		return -ENODEV;
-	}
-	TAILQ_FOREACH (device, &context->devices, all) {
-		if (!region_on(context, region, device)) {
-			region_free(context, region);
-			return -ENOMEM;
-		}
-	}
-	*out = region;
-	return 0;
+	else
+		*out = region;
+	return error;
+}
+
+int verbs_region_add_dmabuf(struct backend_context *context, int fd, uint64_t offset, void *base,
+			    size_t length, unsigned use, void **out)
+{
+	struct region *region;
+	int error;
+
+	/* Otherwise peers don't say where their small slots are. */
+	if ((use & HAUL_USE_SEND) && context->config->small)
+		return verbs_fail(
+			context, -EINVAL,
+			"sends from a dma-buf need the option small=0, since the CPU can't "
+			"put them into packets");
+	region = region_new(context, base, length, use);
+	if (!region)
+		return -ENOMEM;
+	region->dmabuf_offset = offset;
+	region->dmabuf = haul_descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+	error = region->dmabuf < 0 ? -errno : register_now(context, region);
+	if (error)
+		region_free(context, region);
+	else
+		*out = region;
+	return error;
 }
 
 void verbs_region_remove(struct backend_context *context, void *region)

@@ -61,7 +61,7 @@ void windows_pump(struct backend_link *link)
 {
 	struct window *window;
 
-	while (!link->error && (window = TAILQ_FIRST(&link->window_work)) && link->data[0] &&
+	while (!link->error && (window = TAILQ_FIRST(&link->window_work)) &&
 	       channel_room(link->data[0]) > 0) {
 		TAILQ_REMOVE(&link->window_work, window, queued);
 		post_work(link, window);
@@ -78,10 +78,15 @@ void window_done(struct backend_link *link, enum posted_kind kind, struct window
 	window->registration = NULL;
 	link->windows_used--;
 	TAILQ_INSERT_HEAD(&link->windows, window, queued);
-	if (link->starved && link->endpoint) {
-		link->starved = false;
-		haul_on_room(link->endpoint);
-	}
+	slots_have_room(link);
+}
+
+void slots_have_room(struct backend_link *link)
+{
+	if (!link->starved || !link->endpoint)
+		return;
+	link->starved = false;
+	haul_on_room(link->endpoint);
 }
 
 /* Windows over each registration that the slot lies in; the keys go into `place`. */
@@ -202,14 +207,20 @@ int verbs_slot_open(struct backend_link *link, uint64_t name, void *base, size_t
 		return error;
 	slot = &link->slots[(uint32_t)name];
 	/* Whatever fits in here comes within a packet: nothing has to be opened. */
-	if (length <= link->small_in)
+	if (length <= link->small_in && region->dmabuf < 0)
 		return 0;
+	/* A window needs the queue pair that it will belong to. */
+	if (link->device->windows && (!link->data[0] || link->data[0]->state != CHANNEL_UP)) {
+		link->starved = true;
+		return -EAGAIN;
+	}
 	registration = region_on(link->context, region, link->device);
 	if (!registration)
 		return -ENOMEM;
 	first = find_place(link, region, registration, base, length, &place);
 	if (first < 0)
 		return first;
+	place.write_only = region->dmabuf >= 0;
 	if (link->device->windows)
 		error = open_windows(link, slot, &place, registration, (unsigned)first);
 	link->starved = error == -EAGAIN;
@@ -258,15 +269,15 @@ void slot_written(struct backend_link *link, uint32_t tag, uint64_t length)
 	haul_on_arrived(link->endpoint, (uint64_t)slot->uses << 32 | index, length);
 }
 
-void slots_free(struct backend_link *link)
+void windows_free(struct backend_link *link)
 {
 	struct window *window;
 
-	for (uint32_t i = 0; i < link->slot_room; i++)
+	for (uint32_t i = 0; i < link->slot_room; i++) {
 		free(link->slots[i].windows);
-	free(link->slots);
-	link->slots = NULL;
-	link->slot_room = 0;
+		link->slots[i].windows = NULL;
+		link->slots[i].window_count = 0;
+	}
 	TAILQ_INIT(&link->windows);
 	TAILQ_INIT(&link->window_work);
 	while ((window = TAILQ_FIRST(&link->all_windows))) {
@@ -276,4 +287,12 @@ void slots_free(struct backend_link *link)
 			registration_unuse(window->registration);
 		free(window);
 	}
+}
+
+void slots_free(struct backend_link *link)
+{
+	windows_free(link);
+	free(link->slots);
+	link->slots = NULL;
+	link->slot_room = 0;
 }

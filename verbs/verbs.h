@@ -107,6 +107,8 @@ struct region {
 	uint8_t *base;
 	size_t length;
 	unsigned use;
+	int dmabuf; /* a descriptor of our own, or -1 */
+	uint64_t dmabuf_offset;
 	struct registration *registrations;
 };
 
@@ -311,6 +313,7 @@ struct backend_context {
 	uint64_t next_timer;
 	bool gone;        /* there are links to be freed */
 	char why[512];    /* what failed last */
+	int error;        /* ... and how */
 	uint8_t *mailbox; /* a page that peers may read, and one that is read into */
 };
 
@@ -324,7 +327,10 @@ struct device *device_use(struct backend_context *context, struct ibv_context *v
 /* The device that a region is registered with when no peer is known yet; NULL with a detail. */
 struct device *device_default(struct backend_context *context);
 void device_free(struct device *device);
+
+/* probe.c */
 int verbs_probe(char *reason, size_t room);
+int verbs_describe(const char *where, char *text, size_t room);
 /* Whether `verbs` is what device= and gid= ask for: 0, or -ENODEV with a reason. */
 int device_is_wished(struct backend_context *context, struct ibv_context *verbs, char *why,
 		     size_t room);
@@ -338,6 +344,8 @@ int device_source(struct backend_context *context, int family, struct sockaddr_s
 /* region.c */
 int verbs_region_add(struct backend_context *context, void *base, size_t length, unsigned use,
 		     void **out);
+int verbs_region_add_dmabuf(struct backend_context *context, int fd, uint64_t offset, void *base,
+			    size_t length, unsigned use, void **out);
 void verbs_region_remove(struct backend_context *context, void *region);
 /* The registration with a device, made now if need be; NULL with a detail. */
 struct registration *region_on(struct backend_context *context, struct region *region,
@@ -350,6 +358,10 @@ int verbs_slot_open(struct backend_link *link, uint64_t slot, void *base, size_t
 		    void *region, uint8_t descriptor[HAUL_DESCRIPTOR_MAX]);
 int verbs_slot_close(struct backend_link *link, uint64_t slot, bool over);
 void slots_free(struct backend_link *link);
+/* Slots that had to wait may be opened now. */
+void slots_have_room(struct backend_link *link);
+/* Take every window away; the queue pairs take no more work. */
+void windows_free(struct backend_link *link);
 /* Bind and invalidate what waits, as far as the send queue has room. */
 void windows_pump(struct backend_link *link);
 /* A window was bound or invalidated. */
@@ -363,6 +375,9 @@ struct channel *channel_new(struct backend_link *link, bool control, unsigned nu
 int channel_open(struct channel *channel);
 /* Move the queue pair on: 0 or a negative errno. Does nothing where rdma_cm does it. */
 int channel_ready(struct channel *channel);
+/* No byte lands any more, and none leaves. */
+void channel_stop(struct channel *channel);
+/* ... and the queue pair is gone. */
 void channel_break(struct channel *channel);
 /* Back to what channel_new() made. */
 void channel_reset(struct channel *channel);

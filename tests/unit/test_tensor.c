@@ -220,7 +220,7 @@ static void data_and_offset(void **state)
 	uint8_t *data;
 
 	tensor.byte_offset = 5;
-	assert_int_equal(tensor_describe(&tensor, &info, &data, NULL, 0), 0);
+	assert_int_equal(tensor_describe(&tensor, false, &info, &data, NULL, 0), 0);
 	assert_ptr_equal(data, memory + 5);
 	tensor.byte_offset = UINT64_MAX;
 	assert_refused(&tensor, "byte_offset 18446744073709551615", "address space");
@@ -231,7 +231,7 @@ static void data_and_offset(void **state)
 	assert_refused(&tensor, "data is NULL", "only for 0 bytes");
 	tensor.shape = (int64_t *)none;
 	tensor.byte_offset = 3;
-	assert_int_equal(tensor_describe(&tensor, &info, &data, NULL, 0), 0);
+	assert_int_equal(tensor_describe(&tensor, false, &info, &data, NULL, 0), 0);
 	assert_null(data);
 	assert_int_equal(info.bytes, 0);
 }
@@ -244,7 +244,7 @@ static void description(void **state)
 	uint8_t *data;
 
 	memset(&info, 0xff, sizeof(info));
-	assert_int_equal(tensor_describe(&tensor, &info, &data, NULL, 0), 0);
+	assert_int_equal(tensor_describe(&tensor, false, &info, &data, NULL, 0), 0);
 	assert_ptr_equal(data, memory);
 	assert_int_equal(info.dtype.code, expected.dtype.code);
 	assert_int_equal(info.dtype.bits, expected.dtype.bits);

@@ -225,6 +225,7 @@ struct haul_region {
 		REGION_CALLER,  /* the caller's memory */
 		REGION_MAPPED,  /* mapped by the engine */
 		REGION_BACKEND, /* memory_allocate() */
+		REGION_DEVICE,  /* a dma-buf: the CPU need not reach it */
 	} memory;
 };
 

@@ -102,8 +102,8 @@ int operation_set_memory(struct operation *operation, const DLTensor *tensor, ha
 	char reason[256];
 	int error;
 
-	error = tensor_describe(tensor, &operation->tensor, &operation->data, reason,
-				sizeof(reason));
+	error = tensor_describe(tensor, region && region->memory == REGION_DEVICE,
+				&operation->tensor, &operation->data, reason, sizeof(reason));
 	if (error)
 		return context_fail(context, error, "%s", reason);
 	operation->bytes = operation->tensor.bytes;

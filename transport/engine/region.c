@@ -54,7 +54,20 @@ static void free_memory(haul_region *region)
 		context->backend->data->memory_free(context->state, region->base, region->length);
 }
 
-/* Register what `region` describes; it is freed when that fails. */
+/* The backend has registered it, or `error` says that it has not; then it is freed. */
+static int added(haul_region *region, int error, haul_region **out)
+{
+	if (error) {
+		free_memory(region);
+		free(region);
+		return error;
+	}
+	TAILQ_INSERT_TAIL(&region->context->regions, region, all);
+	*out = region;
+	return 0;
+}
+
+/* Register what `region` describes. */
 static int add(haul_region *region, haul_region **out)
 {
 	haul_context *context = region->context;
@@ -64,14 +77,7 @@ static int add(haul_region *region, haul_region **out)
 	if (data->region_add)
 		error = data->region_add(context->state, region->base, region->length, region->use,
 					 &region->registered);
-	if (error) {
-		free_memory(region);
-		free(region);
-		return error;
-	}
-	TAILQ_INSERT_TAIL(&context->regions, region, all);
-	*out = region;
-	return 0;
+	return added(region, error, out);
 }
 
 static haul_region *region_new(haul_context *context, void *base, size_t length, unsigned use)
@@ -89,6 +95,16 @@ static haul_region *region_new(haul_context *context, void *base, size_t length,
 	return region;
 }
 
+static int check_base(haul_context *context, const void *base, size_t length)
+{
+	if (base && (uintptr_t)base <= UINTPTR_MAX - length)
+		return 0;
+	return context_fail(
+		context, -EINVAL,
+		"memory at %p with %zu bytes: the address is NULL or the end wraps around", base,
+		length);
+}
+
 int haul_region_register(haul_context *context, void *base, size_t length, unsigned use,
 			 haul_region **out)
 {
@@ -102,11 +118,8 @@ int haul_region_register(haul_context *context, void *base, size_t length, unsig
 	if (error)
 		return error;
 	error = check_use(context, length, use);
-	if (!error && (!base || (uintptr_t)base > UINTPTR_MAX - length))
-		error = context_fail(
-			context, -EINVAL,
-			"memory at %p with %zu bytes: the address is NULL or the end wraps around",
-			base, length);
+	if (!error)
+		error = check_base(context, base, length);
 	if (!error) {
 		region = region_new(context, base, length, use);
 		error = region ? add(region, out) : -ENOMEM;
@@ -158,6 +171,56 @@ int haul_region_allocate(haul_context *context, size_t length, unsigned use, hau
 			error = add(region, out);
 		else
 			free(region);
+	}
+	context_leave(context);
+	return error;
+}
+
+static int check_dmabuf(haul_context *context, int fd, uint64_t offset, size_t length)
+{
+	if (!context->backend->data->region_add_dmabuf)
+		return context_fail(context, -EOPNOTSUPP,
+				    "the transport %s can't reach dma-bufs: verbs can",
+				    context->backend->name);
+	if (context->config.checksum != CHECKSUM_NONE)
+		return context_fail(context, -EOPNOTSUPP,
+				    "checksum=crc32c reads tensors with the CPU, which need not "
+				    "reach a dma-buf: use checksum=none");
+	if (fd < 0)
+		return context_fail(context, -EBADF, "fd %d is no descriptor of a dma-buf", fd);
+	if (offset > UINT64_MAX - length)
+		return context_fail(context, -EINVAL,
+				    "offset %llu and %zu bytes: the end wraps around",
+				    (unsigned long long)offset, length);
+	return 0;
+}
+
+int haul_region_dmabuf(haul_context *context, int fd, uint64_t offset, void *base, size_t length,
+		       unsigned use, haul_region **out)
+{
+	haul_region *region;
+	int error;
+
+	if (!context || !out)
+		return -EINVAL;
+	*out = NULL;
+	error = context_enter(context);
+	if (error)
+		return error;
+	error = check_use(context, length, use);
+	if (!error)
+		error = check_base(context, base, length);
+	if (!error)
+		error = check_dmabuf(context, fd, offset, length);
+	if (!error) {
+		region = region_new(context, base, length, use);
+		error = region ? 0 : -ENOMEM;
+	}
+	if (!error) {
+		region->memory = REGION_DEVICE;
+		error = context->backend->data->region_add_dmabuf(context->state, fd, offset, base,
+								  length, use, &region->registered);
+		error = added(region, error, out);
 	}
 	context_leave(context);
 	return error;

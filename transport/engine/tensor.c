@@ -12,7 +12,7 @@ static bool device_is_host(DLDeviceType type)
 	return type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost;
 }
 
-static int check_form(const DLTensor *tensor, char *reason, size_t room)
+static int check_form(const DLTensor *tensor, bool anywhere, char *reason, size_t room)
 {
 	if (tensor->ndim < 0 || tensor->ndim > HAUL_RANK_MAX)
 		return explain(reason, room, -EINVAL,
@@ -23,11 +23,13 @@ static int check_form(const DLTensor *tensor, char *reason, size_t room)
 			reason, room, -EINVAL,
 			"the tensor's shape is NULL; with ndim %d it must name %d dimensions",
 			tensor->ndim, tensor->ndim);
-	if (!device_is_host(tensor->device.device_type))
+	if (!anywhere && !device_is_host(tensor->device.device_type))
 		return explain(
 			reason, room, -EINVAL,
 			"the tensor is on DLPack device type %d; valid are CPU (%d), CUDA host "
-			"(%d) and ROCm host memory (%d): copy it to one of these first",
+			"(%d) and ROCm host memory (%d): copy it to one of these first, or "
+			"register "
+			"its memory with haul_region_dmabuf()",
 			(int)tensor->device.device_type, kDLCPU, kDLCUDAHost, kDLROCMHost);
 	if (!tensor->dtype.bits || !tensor->dtype.lanes)
 		return explain(
@@ -108,8 +110,8 @@ int tensor_info_bytes(const struct haul_tensor_info *info, uint64_t *bytes)
 	return overflow || *bytes > INT64_MAX ? -EOVERFLOW : 0;
 }
 
-int tensor_describe(const DLTensor *tensor, struct haul_tensor_info *info, uint8_t **data,
-		    char *reason, size_t room)
+int tensor_describe(const DLTensor *tensor, bool anywhere, struct haul_tensor_info *info,
+		    uint8_t **data, char *reason, size_t room)
 {
 	int error;
 
@@ -117,7 +119,7 @@ int tensor_describe(const DLTensor *tensor, struct haul_tensor_info *info, uint8
 		reason[0] = 0;
 	if (!tensor)
 		return explain(reason, room, -EINVAL, "the tensor is NULL; valid is a DLTensor");
-	error = check_form(tensor, reason, room);
+	error = check_form(tensor, anywhere, reason, room);
 	if (error)
 		return error;
 	*info = (struct haul_tensor_info){.dtype = tensor->dtype, .ndim = tensor->ndim};
@@ -140,7 +142,7 @@ int haul_tensor_bytes(const DLTensor *tensor, uint64_t *bytes, char *reason, siz
 {
 	struct haul_tensor_info info;
 	uint8_t *data;
-	int error = tensor_describe(tensor, &info, &data, reason, room);
+	int error = tensor_describe(tensor, false, &info, &data, reason, room);
 
 	if (!error)
 		*bytes = info.bytes;

@@ -3,11 +3,16 @@
 #ifndef TENSORHAUL_TENSOR_H
 #define TENSORHAUL_TENSOR_H
 
+#include <stdbool.h>
+
 #include "tensorhaul/haul.h"
 
-/* Check a tensor, take its description and the address of its first byte. -EINVAL, -EOVERFLOW. */
-int tensor_describe(const DLTensor *tensor, struct haul_tensor_info *info, uint8_t **data,
-		    char *reason, size_t room);
+/*
+ * Check a tensor, take its description and the address of its first byte. `anywhere`: it may be on
+ * a device that the CPU does not reach. -EINVAL, -EOVERFLOW.
+ */
+int tensor_describe(const DLTensor *tensor, bool anywhere, struct haul_tensor_info *info,
+		    uint8_t **data, char *reason, size_t room);
 
 /*
  * The size of compact memory of this dtype and shape, bits rounded up to whole bytes once, for the

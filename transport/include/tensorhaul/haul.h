@@ -190,6 +190,18 @@ int haul_region_register(haul_context *context, void *base, size_t length, unsig
  */
 int haul_region_allocate(haul_context *context, size_t length, unsigned use, haul_region **region);
 
+/*
+ * Register memory that a dma-buf stands for, as a GPU's: `length` bytes from `offset` of descriptor
+ * `fd`, which may be closed afterwards. `base` is the address that tensors use for the first of
+ * them; the CPU need not reach it, so a tensor in this region may be on any DLPack device. verbs
+ * only, where the adapter's driver and the kernel have it; without the option checksum.
+ *
+ * Errors: those of haul_region_register(), -EBADF (no dma-buf), -EOPNOTSUPP (the transport, the
+ * device or its driver can't; the detail says which).
+ */
+int haul_region_dmabuf(haul_context *context, int fd, uint64_t offset, void *base, size_t length,
+		       unsigned use, haul_region **region);
+
 void *haul_region_base(const haul_region *region);
 size_t haul_region_length(const haul_region *region);
 
@@ -392,6 +404,15 @@ const char *haul_transport_name(unsigned number);
  * what to install or set. `reason` also takes remarks when it can.
  */
 int haul_transport_probe(const char *name, char *reason, size_t room);
+
+/*
+ * What this host has for a transport, as lines of text that each end with a newline: the adapters
+ * of verbs, with their ports, GIDs and limits; nothing for tcp. With `peer` ("host" or "host:port")
+ * also which of them leads there. May block while a name or a route is looked for.
+ *
+ * 0, or a negative errno, and in `text` why.
+ */
+int haul_transport_describe(const char *name, const char *peer, char *text, size_t room);
 
 /* Options of a transport by number, NULL behind the last; "" lists those of every transport. */
 const struct haul_option_info *haul_transport_option(const char *name, unsigned number);
