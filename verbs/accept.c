@@ -215,7 +215,7 @@ static void accept_control(struct backend_context *context, struct backend_liste
 			   link->address, sizeof(link->address));
 	link->control->id = request->id;
 	request->id->context = link->control;
-	error = link_use_device(link, request->id->verbs);
+	error = link_use_device(link, request->id);
 	if (!error)
 		error = haul_random(link->session, sizeof(link->session));
 	if (!error) {
@@ -237,7 +237,8 @@ static struct backend_link *find_session(struct backend_context *context, const 
 	struct backend_link *link;
 
 	TAILQ_FOREACH (link, &context->links, all) {
-		if (!link->connector && !link->error && link->state == LINK_OPEN &&
+		if (!link->connector && !link->error && link->control->qp &&
+		    (link->state == LINK_OPEN || link->state == LINK_CONNECTING) &&
 		    memcmp(link->session, session, VERBS_SESSION) == 0)
 			return link;
 	}
@@ -256,7 +257,7 @@ static void accept_data(struct backend_context *context, const struct request *r
 		return;
 	}
 	channel = channel_new(link, false, number);
-	if (!channel || link_use_device(link, request->id->verbs)) {
+	if (!channel || link_use_device(link, request->id)) {
 		free(channel);
 		refuse(request->id, VERBS_REASON_ROOM);
 		return;
@@ -295,7 +296,6 @@ void accept_announce(struct backend_link *link)
 	link->context->strangers--;
 	link->counted = false;
 	link->give_up_at = 0;
-	link->state = LINK_OPEN;
 	link->endpoint = haul_on_accepted(link->listener, link, link->address);
 	if (!link->endpoint)
 		link_fail(link, -ECONNREFUSED, "the engine has no room for it");

@@ -83,6 +83,7 @@ static void sent(struct channel *channel, const struct ibv_wc *wc)
 
 	for (uint64_t i = 0; i <= behind && channel->posted_count > 0; i++)
 		pop(channel);
+	channel_ring(channel);
 }
 
 /* ---- What arrived ------------------------------------------------------ */
@@ -120,9 +121,14 @@ static void take(struct backend_link *link, const struct ibv_wc *wc)
 		sent(channel, wc);
 		return;
 	}
-	/* The peer may be faster than rdma_cm's word that it is there. */
+	/* The peer may be faster than rdma_cm's word that it is there; it speaks when all are up.
+	 */
 	if (channel->state != CHANNEL_UP)
 		link_opened(link, channel);
+	if (link->state == LINK_CONNECTING && link->data[0] && link->data[0]->qp)
+		link_opened(link, link->data[0]);
+	if (link->state == LINK_CONNECTING)
+		link_fail(link, -EPROTO, "the peer spoke before its turn");
 	if (!link->error)
 		received(channel, wc);
 }

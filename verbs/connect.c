@@ -117,6 +117,12 @@ static void connect_failed(struct channel *channel, int error, const char *why)
 {
 	struct backend_link *link = channel->link;
 
+	if (!channel->control && channel->number > 0) {
+		haul_log(HAUL_LOG_INFO, "one queue pair less to %s: %s", link->address, why);
+		link->data[channel->number] = NULL;
+		channel_free(channel);
+		return;
+	}
 	if (!channel->control || link->state != LINK_CONNECTING || !link->connector) {
 		link_fail(link, error, "%s", why);
 		return;
@@ -140,7 +146,7 @@ static void address_resolved(struct channel *channel)
 		connect_failed(channel, -ENODEV, why);
 		return;
 	}
-	if (link_use_device(link, channel->id->verbs)) {
+	if (link_use_device(link, channel->id)) {
 		connect_failed(channel, -ENODEV, link->context->why);
 		return;
 	}

@@ -2,6 +2,7 @@
 /* The verbs backend: opening, progress, waiting. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,13 @@ int verbs_fail(struct backend_context *context, int error, const char *format, .
 
 /* ---- Opening ----------------------------------------------------------- */
 
+/* Contexts of this process, and of its parent's when it was forked. */
+static struct {
+	pthread_mutex_t lock;
+	pid_t owner;
+	unsigned count;
+} open_contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 static void context_free(struct backend_context *context)
 {
 	struct device *device;
@@ -48,6 +56,11 @@ static void context_free(struct backend_context *context)
 	if (context->mailbox)
 		munmap(context->mailbox, (size_t)2 * MAILBOX_SIZE);
 	free(context->found);
+	if (context->counted) {
+		pthread_mutex_lock(&open_contexts.lock);
+		open_contexts.count--;
+		pthread_mutex_unlock(&open_contexts.lock);
+	}
 	free(context);
 }
 
@@ -58,11 +71,22 @@ static int watch(struct backend_context *context, int fd, void *what)
 	return epoll_ctl(context->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 
+static int no_descriptor(struct backend_context *context)
+{
+	return verbs_fail(
+		context, -EMFILE,
+		"no descriptor for the context: the limit of open files is %ld (ulimit -n "
+		"shows and raises it)",
+		sysconf(_SC_OPEN_MAX));
+}
+
 static int open_events(struct backend_context *context)
 {
 	int flags;
 
 	context->events = rdma_create_event_channel();
+	if (!context->events && (errno == EMFILE || errno == ENFILE))
+		return no_descriptor(context);
 	if (!context->events)
 		return verbs_fail(
 			context, -errno,
@@ -76,10 +100,7 @@ static int open_events(struct backend_context *context)
 	context->epoll = haul_descriptor(epoll_create1(EPOLL_CLOEXEC));
 	context->wake = haul_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (context->epoll < 0 || context->wake < 0)
-		return verbs_fail(context, -EMFILE,
-				  "no descriptor for the context: the limit of open files is %ld "
-				  "(ulimit -n shows and raises it)",
-				  sysconf(_SC_OPEN_MAX));
+		return no_descriptor(context);
 	if (watch(context, context->wake, NULL) ||
 	    watch(context, context->events->fd, context->events))
 		return -errno;
@@ -103,6 +124,27 @@ static int check_config(struct backend_context *context)
 	return 0;
 }
 
+/* librdmacm keeps one descriptor for each device, which a forked child shares with its parent. */
+static int check_process(struct backend_context *context)
+{
+	bool foreign;
+
+	pthread_mutex_lock(&open_contexts.lock);
+	foreign = open_contexts.count > 0 && open_contexts.owner != getpid();
+	if (!foreign) {
+		open_contexts.owner = getpid();
+		open_contexts.count++;
+		context->counted = true;
+	}
+	pthread_mutex_unlock(&open_contexts.lock);
+	if (!foreign)
+		return 0;
+	return verbs_fail(
+		context, -ECHILD,
+		"the process that this one was forked from has verbs open, and shares its "
+		"devices: let the child execute a program, or open verbs after the fork only");
+}
+
 static int verbs_open(haul_context *engine, const void *config, struct backend_context **out)
 {
 	struct backend_context *context = calloc(1, sizeof(*context));
@@ -123,7 +165,9 @@ static int verbs_open(haul_context *engine, const void *config, struct backend_c
 	 */
 	if (ibv_fork_init())
 		haul_log(HAUL_LOG_WARNING, "memory may be torn by fork(): ibv_fork_init() failed");
-	error = check_config(context);
+	error = check_process(context);
+	if (!error)
+		error = check_config(context);
 	if (!error)
 		error = open_events(context);
 	context->found = calloc(EVENTS_MAX, sizeof(struct epoll_event));
@@ -307,7 +351,9 @@ static void verbs_wait(struct backend_context *context, int timeout_ms)
 
 	if (context->event_count)
 		return;
+	__atomic_store_n(&context->sleeping, true, __ATOMIC_RELAXED);
 	count = epoll_wait(context->epoll, context->found, EVENTS_MAX, timeout_ms);
+	__atomic_store_n(&context->sleeping, false, __ATOMIC_RELAXED);
 	/* Other threads look at the count meanwhile, at the events only this one does. */
 	__atomic_store_n(&context->event_count, count > 0 ? count : 0, __ATOMIC_RELAXED);
 }
@@ -335,6 +381,8 @@ static uint64_t verbs_next_timer(struct backend_context *context)
 		if (!link->error && link->state != LINK_GONE)
 			found = link_arm(link) || found;
 	}
+	if (found && __atomic_load_n(&context->sleeping, __ATOMIC_RELAXED))
+		verbs_wake(context); /* another thread sleeps, and these raise no event */
 	if (found || context->errors || context->gone ||
 	    __atomic_load_n(&context->event_count, __ATOMIC_RELAXED))
 		return 0;

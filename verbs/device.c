@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,32 +99,77 @@ static int open_device(struct device *device)
 	return error ? error : watch(device);
 }
 
-struct device *device_use(struct backend_context *context, struct ibv_context *verbs)
+/*
+ * librdmacm closes a device with the last connection over it: one that is bound and never used
+ * keeps it open.
+ */
+static struct rdma_cm_id *anchor_to(struct backend_context *context,
+				    const struct sockaddr_storage *address)
 {
-	struct device *device;
+	struct sockaddr_storage own = *address;
+	struct rdma_cm_id *id;
+
+	haul_address_set_port(&own, 0);
+	if (rdma_create_id(context->events, &id, NULL, RDMA_PS_TCP))
+		return NULL;
+	if (rdma_bind_addr(id, (struct sockaddr *)&own) == 0 && id->verbs)
+		return id;
+	rdma_destroy_id(id);
+	return NULL;
+}
+
+static struct device *device_new(struct backend_context *context, struct rdma_cm_id *anchor)
+{
+	struct device *device = calloc(1, sizeof(*device));
 	int error;
 
-	TAILQ_FOREACH (device, &context->devices, all) {
-		if (device->verbs == verbs)
-			return device;
-	}
-	device = calloc(1, sizeof(*device));
-	if (!device)
+	if (!device) {
+		rdma_destroy_id(anchor);
 		return NULL;
+	}
 	device->context = context;
-	device->verbs = verbs;
+	device->anchor = anchor;
+	device->verbs = anchor->verbs;
 	error = open_device(device);
 	if (error) {
 		if (error != -EOPNOTSUPP)
 			verbs_fail(context, error,
 				   "device %s can't be used: %s (ulimit -l, the locked memory, and "
 				   "ulimit -n count too)",
-				   ibv_get_device_name(verbs->device), haul_strerror(error));
+				   ibv_get_device_name(device->verbs->device),
+				   haul_strerror(error));
 		device_free(device);
 		return NULL;
 	}
 	TAILQ_INSERT_TAIL(&context->devices, device, all);
 	return device;
+}
+
+static struct device *device_known(struct backend_context *context, struct ibv_context *verbs)
+{
+	struct device *device;
+
+	TAILQ_FOREACH (device, &context->devices, all) {
+		if (device->verbs == verbs)
+			return device;
+	}
+	return NULL;
+}
+
+struct device *device_use(struct backend_context *context, struct rdma_cm_id *id)
+{
+	struct device *device = device_known(context, id->verbs);
+	struct rdma_cm_id *anchor;
+
+	if (device)
+		return device;
+	anchor = anchor_to(context, (struct sockaddr_storage *)rdma_get_local_addr(id));
+	if (!anchor) {
+		verbs_fail(context, -ENODEV, "device %s is gone",
+			   ibv_get_device_name(id->verbs->device));
+		return NULL;
+	}
+	return device_new(context, anchor);
 }
 
 /* Of a device that is in no list. */
@@ -137,6 +183,7 @@ void device_free(struct device *device)
 		ibv_destroy_comp_channel(device->events);
 	if (device->pd)
 		ibv_dealloc_pd(device->pd);
+	rdma_destroy_id(device->anchor);
 	free(device);
 }
 
@@ -177,29 +224,35 @@ static void list_names(char *text, size_t room)
 		ibv_free_device_list(list);
 }
 
-/* The first device of rdma_cm's that is wished for and up; `any`: also one that is down. */
-static struct ibv_context *first_device(struct backend_context *context, bool any)
+/* Whether the host has a device of the name that was asked for; without one, whether it has any. */
+static bool exists(const struct backend_context *context)
 {
 	int count = 0;
-	struct ibv_context **list = rdma_get_devices(&count), *found = NULL;
+	struct ibv_device **list = ibv_get_device_list(&count);
+	const char *name = context->config->device;
+	bool found = false;
 
-	for (int i = 0; i < count && !found; i++) {
-		if (is_named(context, list[i]) && (any || is_up(list[i])))
-			found = list[i];
-	}
+	for (int i = 0; i < count; i++)
+		found = found || !name || strcmp(ibv_get_device_name(list[i]), name) == 0;
 	if (list)
-		rdma_free_devices(list);
+		ibv_free_device_list(list);
 	return found;
 }
 
 static int no_device(struct backend_context *context)
 {
+	const char *name = context->config->device;
 	char names[256];
 
 	list_names(names, sizeof(names));
-	if (context->config->device && names[0])
-		return verbs_fail(context, -ENODEV, "device=%s: the devices here are %s",
-				  context->config->device, names);
+	if (exists(context))
+		return verbs_fail(context, -ENODEV,
+				  "%s%s has no IP address, or may not be opened: connections are "
+				  "made by address (haul-info tells more)",
+				  name ? "device=" : "the RDMA device ", name ? name : names);
+	if (names[0])
+		return verbs_fail(context, -ENODEV, "device=%s: the devices here are %s", name,
+				  names);
 	return verbs_fail(
 		context, -ENODEV,
 		"this host has no RDMA device (haul-info and ibv_devices list them): load "
@@ -209,15 +262,24 @@ static int no_device(struct backend_context *context)
 
 struct device *device_default(struct backend_context *context)
 {
-	struct ibv_context *verbs = first_device(context, false);
+	struct sockaddr_storage address;
+	struct rdma_cm_id *anchor;
+	struct device *device;
 
-	if (!verbs)
-		verbs = first_device(context, true);
-	if (!verbs) {
+	if (device_address(context, AF_UNSPEC, &address)) {
 		no_device(context);
 		return NULL;
 	}
-	return device_use(context, verbs);
+	anchor = anchor_to(context, &address);
+	if (!anchor) {
+		no_device(context);
+		return NULL;
+	}
+	device = device_known(context, anchor->verbs);
+	if (!device)
+		return device_new(context, anchor);
+	rdma_destroy_id(anchor);
+	return device;
 }
 
 int device_is_wished(struct backend_context *context, struct ibv_context *verbs, char *why,
@@ -232,47 +294,58 @@ int device_is_wished(struct backend_context *context, struct ibv_context *verbs,
 
 /* ---- Which address of ours --------------------------------------------- */
 
-/* The device that rdma_cm finds behind an address of this host; NULL: none. */
-static struct ibv_context *device_behind(struct backend_context *context,
-					 const struct sockaddr *address)
+/* How well an address of this host would do: 0 not at all, 1 its port is down, 2 well. */
+static int worth(struct backend_context *context, const struct sockaddr_storage *address)
 {
-	struct ibv_context *verbs = NULL;
-	struct rdma_cm_id *id;
+	struct rdma_cm_id *id = anchor_to(context, address);
+	int result = 0;
 
-	if (rdma_create_id(context->events, &id, NULL, RDMA_PS_TCP))
-		return NULL;
-	if (rdma_bind_addr(id, (struct sockaddr *)address) == 0)
-		verbs = id->verbs;
+	if (!id)
+		return 0;
+	if (is_named(context, id->verbs))
+		result = is_up(id->verbs) ? 2 : 1;
 	rdma_destroy_id(id);
-	return verbs;
+	return result;
+}
+
+/* An interface's address, when it is of the family that is looked for. */
+static bool take_address(const struct ifaddrs *from, int family, struct sockaddr_storage *out)
+{
+	size_t size;
+
+	if (!from->ifa_addr || (from->ifa_flags & IFF_LOOPBACK))
+		return false;
+	if (from->ifa_addr->sa_family == AF_INET)
+		size = sizeof(struct sockaddr_in);
+	else if (from->ifa_addr->sa_family == AF_INET6)
+		size = sizeof(struct sockaddr_in6);
+	else
+		return false;
+	if (family != AF_UNSPEC && from->ifa_addr->sa_family != family)
+		return false;
+	memset(out, 0, sizeof(*out));
+	memcpy(out, from->ifa_addr, size);
+	return true;
 }
 
 int device_address(struct backend_context *context, int family, struct sockaddr_storage *out)
 {
+	struct sockaddr_storage address;
 	struct ifaddrs *list, *at;
-	int error = -EADDRNOTAVAIL;
+	int best = 0;
 
 	if (getifaddrs(&list))
 		return -errno;
-	for (at = list; at && error; at = at->ifa_next) {
-		struct ibv_context *verbs;
+	for (at = list; at && best < 2; at = at->ifa_next) {
+		int value = take_address(at, family, &address) ? worth(context, &address) : 0;
 
-		if (!at->ifa_addr ||
-		    (at->ifa_addr->sa_family != AF_INET && at->ifa_addr->sa_family != AF_INET6))
+		if (value <= best)
 			continue;
-		if (family != AF_UNSPEC && at->ifa_addr->sa_family != family)
-			continue;
-		verbs = device_behind(context, at->ifa_addr);
-		if (!verbs || !is_named(context, verbs))
-			continue;
-		memset(out, 0, sizeof(*out));
-		memcpy(out, at->ifa_addr,
-		       at->ifa_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-							   : sizeof(struct sockaddr_in));
-		error = 0;
+		best = value;
+		*out = address;
 	}
 	freeifaddrs(list);
-	return error;
+	return best ? 0 : -EADDRNOTAVAIL;
 }
 
 /* A GID of RoCE v2 is an address; others belong to no address that rdma_cm could bind to. */
@@ -299,6 +372,18 @@ static int gid_to_address(const struct ibv_gid_entry *entry, struct sockaddr_sto
 	return 0;
 }
 
+/* Whether an address of this host belongs to a device, or, with NULL, to any. */
+static bool leads_to(struct backend_context *context, const struct sockaddr_storage *address,
+		     const struct ibv_context *verbs)
+{
+	struct rdma_cm_id *id = anchor_to(context, address);
+	bool found = id && (!verbs || id->verbs == verbs);
+
+	if (id)
+		rdma_destroy_id(id);
+	return found;
+}
+
 static int gid_source(struct backend_context *context, struct sockaddr_storage *source)
 {
 	unsigned index = (unsigned)context->config->gid;
@@ -309,8 +394,7 @@ static int gid_source(struct backend_context *context, struct sockaddr_storage *
 	if (!device)
 		return -ENODEV;
 	if (ibv_query_gid_ex(device->verbs, 1, index, &entry, 0) == 0 &&
-	    gid_to_address(&entry, source) == 0 &&
-	    device_behind(context, (struct sockaddr *)source) == device->verbs)
+	    gid_to_address(&entry, source) == 0 && leads_to(context, source, device->verbs))
 		return 0;
 	device_print_gids(device->verbs, table, sizeof(table));
 	return verbs_fail(context, -EADDRNOTAVAIL,
@@ -334,7 +418,7 @@ static int bind_source(struct backend_context *context, struct sockaddr_storage 
 				  "bind=%s: expected a numeric address of this host", text);
 	*source = addresses.list[0];
 	free(addresses.list);
-	if (!device_behind(context, (struct sockaddr *)source))
+	if (!leads_to(context, source, NULL))
 		return verbs_fail(context, -EADDRNOTAVAIL,
 				  "bind=%s: no RDMA device of this host has that address", text);
 	return 0;
@@ -353,7 +437,7 @@ int device_source(struct backend_context *context, int family, struct sockaddr_s
 	else if (config->device)
 		error = device_address(context, family, source);
 	if (error == -EADDRNOTAVAIL && !config->bind && config->gid == HAUL_OPTION_AUTO)
-		return first_device(context, true)
+		return exists(context)
 			       ? verbs_fail(context, error, "device=%s has no %s address",
 					    config->device, family == AF_INET6 ? "IPv6" : "IPv4")
 			       : no_device(context);

@@ -35,28 +35,29 @@ struct backend_link *link_new(struct backend_context *context)
 }
 
 /* Every channel's work requests and receives have room in the one completion queue. */
-int link_use_device(struct backend_link *link, struct ibv_context *verbs)
+int link_use_device(struct backend_link *link, struct rdma_cm_id *id)
 {
 	struct backend_context *context = link->context;
 	int size = (int)((SEND_DEPTH + RING + VERBS_SPARE) * (1 + QPS_MAX));
 
 	if (link->device)
-		return link->device->verbs == verbs
+		return link->device->verbs == id->verbs
 			       ? 0
 			       : verbs_fail(context, -EXDEV,
 					    "the peer's connections come over two devices");
-	link->device = device_use(context, verbs);
+	link->device = device_use(context, id);
 	if (!link->device)
 		return -ENODEV;
 	if (context->config->qps == HAUL_OPTION_AUTO || link->device->windows)
 		size = (int)((SEND_DEPTH + RING + VERBS_SPARE) * (1 + QPS_AUTO));
-	link->cq = ibv_create_cq(verbs, size, link, link->device->events, 0);
+	link->cq = ibv_create_cq(id->verbs, size, link, link->device->events, 0);
 	if (!link->cq)
 		return verbs_fail(context, -errno,
 				  "device %s gives no completion queue of %d entries: %s (it has "
 				  "%d queues of up to %d entries; ulimit -l counts too)",
-				  ibv_get_device_name(verbs->device), size, haul_strerror(errno),
-				  link->device->limits.max_cq, link->device->limits.max_cqe);
+				  ibv_get_device_name(id->verbs->device), size,
+				  haul_strerror(errno), link->device->limits.max_cq,
+				  link->device->limits.max_cqe);
 	return 0;
 }
 
@@ -126,18 +127,17 @@ void link_opened(struct backend_link *link, struct channel *channel)
 	link_timer(link, link->heard_at);
 	if (!channel->control)
 		link->data_up++;
-	if (channel->control && !link->connector) {
-		accept_announce(link);
-	} else if (channel->control) {
+	if (channel->control && link->connector && connect_data(link)) {
+		link_fail(link, -ENOMEM, "no data channel: %s", link->context->why);
+		return;
+	}
+	/* The connecting side is ready first, so that nobody speaks to one who isn't. */
+	if (link->state == LINK_CONNECTING && link->control->state == CHANNEL_UP && link->data_up) {
 		link->state = LINK_OPEN;
-		if (connect_data(link)) {
-			link_fail(link, -ENOMEM, "no data channel: %s", link->context->why);
-			return;
-		}
-		/* The peer may have spoken already. Tensors wait for a data channel. */
-		haul_on_connected(link->endpoint);
-	} else {
-		slots_have_room(link);
+		if (link->connector)
+			haul_on_connected(link->endpoint);
+		else
+			accept_announce(link);
 	}
 	if (!link->error && link->state == LINK_OPEN)
 		link_pump(link);

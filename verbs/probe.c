@@ -74,44 +74,81 @@ static unsigned print_ports(struct ibv_context *verbs, char *text, size_t room)
 	return up;
 }
 
-static int no_devices(char *reason, size_t room)
+static int no_devices(char *reason, size_t room, int count)
 {
-	int count = 0;
-	struct ibv_device **list = ibv_get_device_list(&count);
-
-	if (list)
-		ibv_free_device_list(list);
 	if (count == 0)
 		snprintf(reason, room,
 			 "this host has no RDMA device: load its adapter's driver, or make a "
 			 "software one: `modprobe rdma_rxe; rdma link add rxe0 type rxe netdev "
 			 "eth0`");
 	else
-		snprintf(
-			reason, room,
-			"%d RDMA devices, and none can be opened: this user has to be allowed to "
-			"read and write /dev/infiniband/uverbs* and /dev/infiniband/rdma_cm (which "
-			"`modprobe rdma_ucm` makes)",
-			count);
+		snprintf(reason, room,
+			 "%d RDMA devices, and none can be opened: this user has to be allowed to "
+			 "read and write /dev/infiniband/uverbs*",
+			 count);
 	return -ENODEV;
+}
+
+/* Connections are rdma_cm's. */
+static int check_connections(char *reason, size_t room)
+{
+	struct rdma_event_channel *events = rdma_create_event_channel();
+
+	if (events) {
+		rdma_destroy_event_channel(events);
+		return 0;
+	}
+	snprintf(reason, room,
+		 "no RDMA connections can be made (%s): `modprobe rdma_ucm` makes "
+		 "/dev/infiniband/rdma_cm, which this user has to be allowed to read and write",
+		 haul_strerror(errno));
+	return -ENODEV;
+}
+
+/* Calls `look` for each device that can be opened; the number of them. */
+static int each_device(void (*look)(void *user, struct ibv_context *verbs), void *user, int *count)
+{
+	struct ibv_device **list = ibv_get_device_list(count);
+	int opened = 0;
+
+	for (int i = 0; list && i < *count; i++) {
+		struct ibv_context *verbs = ibv_open_device(list[i]);
+
+		if (!verbs)
+			continue;
+		opened++;
+		look(user, verbs);
+		ibv_close_device(verbs);
+	}
+	if (list)
+		ibv_free_device_list(list);
+	return opened;
+}
+
+struct ports {
+	char *text;
+	size_t room;
+	unsigned up;
+};
+
+static void look_at_ports(void *user, struct ibv_context *verbs)
+{
+	struct ports *ports = user;
+
+	ports->up += print_ports(verbs, ports->text, ports->room);
 }
 
 int verbs_probe(char *reason, size_t room)
 {
+	struct ports ports = {.text = reason, .room = room};
 	int count = 0;
-	struct ibv_context **list = rdma_get_devices(&count);
-	unsigned up = 0;
 
 	reason[0] = 0;
-	if (!list || count == 0) {
-		if (list)
-			rdma_free_devices(list);
-		return no_devices(reason, room);
-	}
-	for (int i = 0; i < count; i++)
-		up += print_ports(list[i], reason, room);
-	rdma_free_devices(list);
-	if (up)
+	if (each_device(look_at_ports, &ports, &count) == 0)
+		return no_devices(reason, room, count);
+	if (check_connections(reason, room))
+		return -ENODEV;
+	if (ports.up)
 		return 0;
 	snprintf(reason + strlen(reason), room - strlen(reason), " - no port is up");
 	return -ENETDOWN;
@@ -137,8 +174,9 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
 	text->used += length > 0 ? (size_t)length : 0;
 }
 
-static void describe_device(struct text *text, struct ibv_context *verbs)
+static void describe_device(void *user, struct ibv_context *verbs)
 {
+	struct text *text = user;
 	struct ibv_device_attr limits;
 	struct ibv_port_attr port;
 	char gids[800];
@@ -238,14 +276,10 @@ static void describe_route(struct text *text, const char *where)
 int verbs_describe(const char *where, char *out, size_t room)
 {
 	struct text text = {.at = out, .room = room};
-	int count = 0;
-	struct ibv_context **list = rdma_get_devices(&count);
+	int count;
 
 	out[0] = 0;
-	for (int i = 0; i < count; i++)
-		describe_device(&text, list[i]);
-	if (list)
-		rdma_free_devices(list);
+	each_device(describe_device, &text, &count);
 	if (where)
 		describe_route(&text, where);
 	return 0;

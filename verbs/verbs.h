@@ -79,6 +79,7 @@ struct device {
 	TAILQ_ENTRY(device) all;
 	struct backend_context *context;
 	struct ibv_context *verbs; /* librdmacm's: not ours to close */
+	struct rdma_cm_id *anchor; /* keeps it open */
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *events;
 	struct ibv_device_attr limits;
@@ -311,6 +312,8 @@ struct backend_context {
 	TAILQ_HEAD(, backend_link) links;
 	unsigned errors, strangers, looks;
 	uint64_t next_timer;
+	bool sleeping;    /* a thread is in wait() */
+	bool counted;     /* in open_contexts */
 	bool gone;        /* there are links to be freed */
 	char why[512];    /* what failed last */
 	int error;        /* ... and how */
@@ -323,7 +326,8 @@ int verbs_fail(struct backend_context *context, int error, const char *format, .
 	__attribute__((format(printf, 3, 4)));
 
 /* device.c */
-struct device *device_use(struct backend_context *context, struct ibv_context *verbs);
+/* The device that a connection goes over. */
+struct device *device_use(struct backend_context *context, struct rdma_cm_id *id);
 /* The device that a region is registered with when no peer is known yet; NULL with a detail. */
 struct device *device_default(struct backend_context *context);
 void device_free(struct device *device);
@@ -386,6 +390,8 @@ unsigned channel_room(const struct channel *channel);
 /* Fill in wr_id and flags, post, and remember what it was for. */
 int channel_post(struct channel *channel, struct ibv_send_wr *work, const struct posted *what,
 		 bool signalled);
+/* Look again at what is next in the send queue, where the driver may have missed something. */
+void channel_ring(struct channel *channel);
 /* SEND the bytes; they are copied. -EAGAIN when there is no buffer or no room. */
 int channel_send(struct channel *channel, const uint8_t *bytes, uint32_t length);
 bool channel_can_send(const struct channel *channel);
@@ -420,7 +426,7 @@ void accept_announce(struct backend_link *link);
 
 /* link.c */
 struct backend_link *link_new(struct backend_context *context);
-int link_use_device(struct backend_link *link, struct ibv_context *verbs);
+int link_use_device(struct backend_link *link, struct rdma_cm_id *id);
 void link_leave_device(struct backend_link *link);
 /* The peer has ended the connection. */
 void link_disconnected(struct backend_link *link);

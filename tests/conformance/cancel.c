@@ -206,8 +206,13 @@ static void test_send_cancelled_in_mid_push_ends_the_receive(void **state)
 	struct pair pair;
 
 	pair_open(world, "progress=caller,checksum=none", &pair);
+	/* A transport may need some time before it can take a large tensor. */
+	received = post_recv(&pair.up, haul_key("first"), &target->tensor);
+	sent = post_send(&pair.up, haul_key("first"), &source->tensor);
+	wait_result(received, 0);
+	wait_result(sent, 0);
 	received = post_recv(&pair.up, haul_key("large"), &target->tensor);
-	world_run_for(world, 10); /* b knows of the receive */
+	world_run_for(world, 20); /* b knows of the receive */
 	pair.a->asleep = true;
 	sent = post_send(&pair.up, haul_key("large"), &source->tensor);
 	world_run_for(world, 20); /* it pushes until nothing more can leave */

@@ -51,15 +51,22 @@ static void child_calls(const struct pair *pair, haul_region *region, struct blo
 	CHILD_EXPECT(strlen(haul_detail(context)) > 20);
 }
 
-/* A context of the child's own works, beside the copies of the parent's. */
+/* A context of the child's own works beside the copies of the parent's, or is refused with a word.
+ */
 static void child_opens(void)
 {
 	haul_context *own;
 	haul_listener *listener;
 	char where[128];
+	int error;
 
 	snprintf(where, sizeof(where), "%s:0", settings.listen_host);
-	CHILD_EXPECT(haul_open(settings.transport, &own) == 0);
+	error = haul_open(settings.transport, &own);
+	if (error == -ECHILD) {
+		CHILD_EXPECT(strlen(haul_detail(NULL)) > 20);
+		return;
+	}
+	CHILD_EXPECT(error == 0);
 	CHILD_EXPECT(haul_listen(own, where, NULL, &listener) == 0);
 	haul_close(own);
 }
