@@ -216,13 +216,11 @@ int channel_post(struct channel *channel, struct ibv_send_wr *work, const struct
 		 bool signalled)
 {
 	unsigned at = (channel->posted_first + channel->posted_count) % SEND_DEPTH;
-	const struct backend_link *link = channel->link;
 	struct ibv_send_wr *bad;
 	int error;
 
-	if (channel->unsignalled + 1 >= SIGNAL_EVERY ||
-	    (!channel->control && link->device->windows))
-		signalled = true; /* with windows: see channel_ring() */
+	if (channel->unsignalled + 1 >= SIGNAL_EVERY)
+		signalled = true;
 	work->wr_id =
 		name_of(channel) | ((channel->posted_before + channel->posted_count) & POSTED_MASK);
 	if (signalled)
@@ -236,21 +234,21 @@ int channel_post(struct channel *channel, struct ibv_send_wr *work, const struct
 	}
 	channel->posted[at] = *what;
 	channel->posted_count++;
+	link_watch(channel->link);
 	channel->unsignalled = signalled ? 0 : channel->unsignalled + 1;
 	return 0;
 }
 
 /*
- * rxe lets an invalidation wait for all work before it, and can miss that the last of that has just
- * completed (seen in Linux 6.1 with several CPUs); it looks again when it is called, with nothing
- * to post too. For other providers that does nothing.
+ * rxe lets work wait for acknowledgements, and can miss that what it waits for has just come (seen
+ * in Linux 6.1 with several CPUs). It looks again when it is called, with nothing to post too. For
+ * other providers that does nothing.
  */
 void channel_ring(struct channel *channel)
 {
 	struct ibv_send_wr *bad;
 
-	if (channel->qp && channel->posted_count > 0 &&
-	    channel->posted[channel->posted_first].kind == POSTED_INVALIDATE)
+	if (channel->qp && channel->posted_count > channel->unsignalled)
 		ibv_post_send(channel->qp, NULL, &bad);
 }
 

@@ -26,7 +26,9 @@ static void failed(struct backend_link *link, const struct ibv_wc *wc)
 		link_fail(link, -ETIMEDOUT, "its host did not answer (%s)", status);
 		break;
 	case IBV_WC_WR_FLUSH_ERR:
-		link_fail(link, -ECONNRESET, "the connection ended");
+		link_fail(link, -ECONNRESET, "the connection ended (a %s of the %s channel, %s)",
+			  wc->wr_id & RECEIVE_BIT ? "receive" : "work request",
+			  wc->wr_id >> 48 ? "data" : "control", device_last_event(link->device));
 		break;
 	case IBV_WC_REM_ACCESS_ERR:
 	case IBV_WC_REM_OP_ERR:
@@ -83,7 +85,6 @@ static void sent(struct channel *channel, const struct ibv_wc *wc)
 
 	for (uint64_t i = 0; i <= behind && channel->posted_count > 0; i++)
 		pop(channel);
-	channel_ring(channel);
 }
 
 /* ---- What arrived ------------------------------------------------------ */
@@ -125,8 +126,10 @@ static void take(struct backend_link *link, const struct ibv_wc *wc)
 	 */
 	if (channel->state != CHANNEL_UP)
 		link_opened(link, channel);
-	if (link->state == LINK_CONNECTING && link->data[0] && link->data[0]->qp)
-		link_opened(link, link->data[0]);
+	for (unsigned i = 0; i < link->data_count && link->state == LINK_CONNECTING; i++) {
+		if (link->data[i] && link->data[i]->qp)
+			link_opened(link, link->data[i]);
+	}
 	if (link->state == LINK_CONNECTING)
 		link_fail(link, -EPROTO, "the peer spoke before its turn");
 	if (!link->error)

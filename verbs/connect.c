@@ -88,8 +88,8 @@ static unsigned wanted_channels(const struct backend_link *link)
 {
 	const struct verbs_config *config = link->context->config;
 
-	if (link->peer_windows || link->device->windows)
-		return 1;
+	if (link->split)
+		return 2;
 	return config->qps == HAUL_OPTION_AUTO ? QPS_AUTO : (unsigned)config->qps;
 }
 
@@ -117,7 +117,7 @@ static void connect_failed(struct channel *channel, int error, const char *why)
 {
 	struct backend_link *link = channel->link;
 
-	if (!channel->control && channel->number > 0) {
+	if (!channel->control && channel->number > 0 && !link->split) {
 		haul_log(HAUL_LOG_INFO, "one queue pair less to %s: %s", link->address, why);
 		link->data[channel->number] = NULL;
 		channel_free(channel);

@@ -71,7 +71,7 @@ static int watch(struct backend_context *context, int fd, void *what)
 	return epoll_ctl(context->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 
-static int no_descriptor(struct backend_context *context)
+int verbs_no_descriptor(struct backend_context *context)
 {
 	return verbs_fail(
 		context, -EMFILE,
@@ -86,7 +86,7 @@ static int open_events(struct backend_context *context)
 
 	context->events = rdma_create_event_channel();
 	if (!context->events && (errno == EMFILE || errno == ENFILE))
-		return no_descriptor(context);
+		return verbs_no_descriptor(context);
 	if (!context->events)
 		return verbs_fail(
 			context, -errno,
@@ -100,7 +100,7 @@ static int open_events(struct backend_context *context)
 	context->epoll = haul_descriptor(epoll_create1(EPOLL_CLOEXEC));
 	context->wake = haul_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (context->epoll < 0 || context->wake < 0)
-		return no_descriptor(context);
+		return verbs_no_descriptor(context);
 	if (watch(context, context->wake, NULL) ||
 	    watch(context, context->events->fd, context->events))
 		return -errno;
@@ -179,7 +179,7 @@ static int verbs_open(haul_context *engine, const void *config, struct backend_c
 		error = -ENOMEM;
 	/* Mistakes of bind=, gid= and device= are told now, not with the first connection. */
 	if (!error && !device_default(context))
-		error = -ENODEV;
+		error = context->error;
 	if (!error && (context->config->bind || context->config->gid != HAUL_OPTION_AUTO))
 		error = device_source(context, AF_UNSPEC, &source);
 	if (error) {

@@ -137,11 +137,15 @@ static int send_packet(struct backend_link *link, size_t records)
 	int error;
 
 	verbs_put32(packet, control->taken);
+	if (link->split)
+		verbs_put32(packet + 4, link_inbound(link)->taken);
 	memcpy(packet + VERBS_HEAD, link->outbox + link->out_start, records);
 	error = channel_send(control, packet, (uint32_t)(VERBS_HEAD + records));
 	if (error)
 		return error;
 	control->taken_told = control->taken;
+	if (link->split)
+		link_inbound(link)->taken_told = link_inbound(link)->taken;
 	control->sent += records > 0;
 	link->out_start += records;
 	link->out_before += records;
@@ -176,9 +180,11 @@ void control_flush(struct backend_link *link)
 /* The peer waits for credits, and there is nothing to send them with. */
 void control_tell_taken(struct backend_link *link)
 {
-	struct channel *control = link->control;
+	struct channel *control = link->control, *inbound = link->split ? link_inbound(link) : NULL;
 
-	if (control->taken - control->taken_told >= RING / 4 && channel_can_send(control))
+	if ((control->taken - control->taken_told >= RING / 4 ||
+	     (inbound && inbound->taken - inbound->taken_told >= RING / 4)) &&
+	    channel_can_send(control))
 		send_packet(link, 0);
 }
 
@@ -216,7 +222,8 @@ void control_packet(struct backend_link *link, const uint8_t *bytes, size_t leng
 	struct record record;
 	size_t size;
 
-	if (length < VERBS_HEAD || !channel_taken(control, verbs_get32(bytes))) {
+	if (length < VERBS_HEAD || !channel_taken(control, verbs_get32(bytes)) ||
+	    (link->split && !channel_taken(link_outbound(link), verbs_get32(bytes + 4)))) {
 		link_fail(link, -EPROTO, "the peer sent a packet that is none");
 		return;
 	}

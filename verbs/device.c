@@ -14,18 +14,23 @@
 
 /* ---- A device in use --------------------------------------------------- */
 
+static int set_nonblocking(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
+}
+
 static int open_queues(struct device *device)
 {
-	int flags;
+	int error;
 
 	device->pd = ibv_alloc_pd(device->verbs);
 	device->events = device->pd ? ibv_create_comp_channel(device->verbs) : NULL;
 	if (!device->events)
 		return -errno;
-	flags = fcntl(device->events->fd, F_GETFL);
-	if (fcntl(device->events->fd, F_SETFL, flags | O_NONBLOCK))
-		return -errno;
-	return 0;
+	error = set_nonblocking(device->events->fd);
+	return error ? error : set_nonblocking(device->verbs->async_fd);
 }
 
 /* Peers read 8 bytes of the first page to see whether this host is there, and so do we with theirs.
@@ -172,6 +177,22 @@ struct device *device_use(struct backend_context *context, struct rdma_cm_id *id
 	return device_new(context, anchor);
 }
 
+/*
+ * What the device said of a queue pair that it broke, for people to read. Other contexts of this
+ * process share the device: whoever asks first gets the word.
+ */
+const char *device_last_event(struct device *device)
+{
+	const char *text = "the device does not say why";
+	struct ibv_async_event event;
+
+	while (ibv_get_async_event(device->verbs, &event) == 0) {
+		text = ibv_event_type_str(event.event_type);
+		ibv_ack_async_event(&event);
+	}
+	return text;
+}
+
 /* Of a device that is in no list. */
 void device_free(struct device *device)
 {
@@ -239,11 +260,24 @@ static bool exists(const struct backend_context *context)
 	return found;
 }
 
+/* librdmacm does not say that a device could not be opened for want of a descriptor. */
+static bool out_of_descriptors(void)
+{
+	int fd = dup(STDERR_FILENO);
+
+	if (fd < 0)
+		return errno == EMFILE || errno == ENFILE;
+	close(fd);
+	return false;
+}
+
 static int no_device(struct backend_context *context)
 {
 	const char *name = context->config->device;
 	char names[256];
 
+	if (out_of_descriptors())
+		return verbs_no_descriptor(context);
 	list_names(names, sizeof(names));
 	if (exists(context))
 		return verbs_fail(context, -ENODEV,

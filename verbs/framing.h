@@ -15,7 +15,7 @@
  *
  * Control channel: each SEND is one packet, that is a head and whole records up to its end.
  *
- *   head       0 u32 taken  4 u32 reserved                                            8 bytes
+ *   head       0 u32 taken  4 u32 writes taken                                        8 bytes
  *   MESSAGE    0 u16 1  2 u16 length  4 u32 reserved  message[length]         8 + length bytes
  *   SMALL      0 u16 2  2 u16 length  4 u32 payload  8 u64 slot  16 u64 offset
  *              message[length] payload[payload]                     24 + length + payload bytes
@@ -23,6 +23,10 @@
  * Data channel: the bytes of pushes are RDMA writes. Each write is followed by word of it: where
  * both sides have immediates, the write carries one (slot tag, the length is the write's own),
  * elsewhere a SEND follows it. Without a write, a SEND tells how many words were taken.
+ *
+ * When one side has memory windows, there are two data channels, the first one for what the
+ * connecting side writes, the second one for the other direction, and "writes taken" in the
+ * packets' head tells how many words were taken, instead of SENDs.
  *
  *   WORD       0 u32 taken  4 u32 slot tag  8 u64 length (0: nothing was written)     16 bytes
  *
@@ -67,7 +71,7 @@ enum verbs_kind {
 
 enum verbs_flag {
 	VERBS_IMMEDIATES = 1, /* the device can send and take writes with immediates */
-	VERBS_WINDOWS = 2,    /* slots are reached over the first data channel only */
+	VERBS_WINDOWS = 2,    /* slots are reached through windows: see data channels */
 };
 
 enum verbs_reason {

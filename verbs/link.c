@@ -11,6 +11,9 @@
 /* The peer's host is asked so often whether it is there, within peer_ms. */
 #define ASK_WITHIN 4
 
+/* How often the send queues are looked at while there is something in them. */
+#define WATCH_EVERY (4 * MS)
+
 /* ---- Making ------------------------------------------------------------ */
 
 struct backend_link *link_new(struct backend_context *context)
@@ -49,7 +52,7 @@ int link_use_device(struct backend_link *link, struct rdma_cm_id *id)
 	if (!link->device)
 		return -ENODEV;
 	if (context->config->qps == HAUL_OPTION_AUTO || link->device->windows)
-		size = (int)((SEND_DEPTH + RING + VERBS_SPARE) * (1 + QPS_AUTO));
+		size = (int)((SEND_DEPTH + RING + VERBS_SPARE) * (1 + 2));
 	link->cq = ibv_create_cq(id->verbs, size, link, link->device->events, 0);
 	if (!link->cq)
 		return verbs_fail(context, -errno,
@@ -112,7 +115,17 @@ void link_take_greeting(struct backend_link *link, const struct greeting *greeti
 	link->small_in =
 		small_limit(greeting->small, greeting->packet < PACKET ? greeting->packet : PACKET);
 	link->immediates = link->device->immediates && (greeting->flags & VERBS_IMMEDIATES) != 0;
-	link->peer_windows = greeting->flags & VERBS_WINDOWS;
+	link->split = link->device->windows || (greeting->flags & VERBS_WINDOWS);
+}
+
+struct channel *link_outbound(const struct backend_link *link)
+{
+	return link->data[link->connector ? 0 : 1];
+}
+
+struct channel *link_inbound(const struct backend_link *link)
+{
+	return link->data[link->connector ? 1 : 0];
 }
 
 /* ---- Being up ---------------------------------------------------------- */
@@ -132,7 +145,8 @@ void link_opened(struct backend_link *link, struct channel *channel)
 		return;
 	}
 	/* The connecting side is ready first, so that nobody speaks to one who isn't. */
-	if (link->state == LINK_CONNECTING && link->control->state == CHANNEL_UP && link->data_up) {
+	if (link->state == LINK_CONNECTING && link->control->state == CHANNEL_UP &&
+	    link->data_up >= (link->split ? 2u : 1u)) {
 		link->state = LINK_OPEN;
 		if (link->connector)
 			haul_on_connected(link->endpoint);
@@ -154,7 +168,7 @@ void link_pump(struct backend_link *link)
 		push_pump(link);
 	if (!link->error)
 		control_tell_taken(link);
-	for (unsigned i = 0; i < link->data_count && !link->error; i++) {
+	for (unsigned i = 0; i < link->data_count && !link->error && !link->split; i++) {
 		if (link->data[i])
 			push_tell_taken(link->data[i]);
 	}
@@ -187,12 +201,48 @@ static void ask(struct backend_link *link, uint64_t now)
 	link->asked_at = now;
 }
 
+void link_watch(struct backend_link *link)
+{
+	if (link->watch_at)
+		return;
+	link->watch_at = haul_clock() + WATCH_EVERY;
+	link_timer(link, link->watch_at);
+}
+
+/* True when the channel has work that is not done. */
+static bool watch_channel(struct channel *channel)
+{
+	if (!channel || channel->posted_count <= channel->unsignalled)
+		return false;
+	if (channel->posted_seen == channel->posted_before)
+		channel_ring(channel);
+	channel->posted_seen = channel->posted_before;
+	return true;
+}
+
+static void watch(struct backend_link *link, uint64_t now)
+{
+	bool busy;
+
+	if (!link->watch_at)
+		return;
+	if (now >= link->watch_at) {
+		busy = watch_channel(link->control);
+		for (unsigned i = 0; i < link->data_count; i++)
+			busy = watch_channel(link->data[i]) || busy;
+		link->watch_at = busy ? now + WATCH_EVERY : 0;
+	}
+	if (link->watch_at)
+		link_timer(link, link->watch_at);
+}
+
 void link_timers(struct backend_link *link, uint64_t now)
 {
 	uint64_t patience = haul_peer_ms(link->context->engine) * MS, at;
 
 	if (link->error || link->state == LINK_GONE)
 		return;
+	watch(link, now);
 	if (link->give_up_at) {
 		if (now < link->give_up_at)
 			link_timer(link, link->give_up_at);

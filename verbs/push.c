@@ -135,13 +135,13 @@ static bool next_piece(const struct backend_link *link, const struct outgoing *o
 /* The data channel that has the least to do and may take a piece more; NULL: none. */
 static struct channel *free_channel(struct backend_link *link)
 {
-	unsigned count = link->peer_windows ? 1 : link->data_count;
 	struct channel *best = NULL;
 
-	for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = 0; i < link->data_count; i++) {
 		struct channel *channel = link->data[i];
 
-		if (!channel || channel->state != CHANNEL_UP || channel_room(channel) < 2 ||
+		if (!channel || channel->state != CHANNEL_UP ||
+		    (link->split && channel != link_outbound(link)) || channel_room(channel) < 2 ||
 		    !channel_can_send(channel) || !channel_credits(channel) ||
 		    (channel->writing && channel->writing >= WRITE_WINDOW))
 			continue;

@@ -199,7 +199,7 @@ static int register_now(struct backend_context *context, struct region *region)
 	struct device *device;
 
 	if (TAILQ_EMPTY(&context->devices) && !device_default(context))
-		return -ENODEV;
+		return context->error;
 	TAILQ_FOREACH (device, &context->devices, all) {
 		if (!region_on(context, region, device))
 			return context->error ? context->error : -ENOMEM;

@@ -34,7 +34,7 @@ static struct window *window_new(struct backend_link *link)
 
 static void post_work(struct backend_link *link, struct window *window)
 {
-	struct channel *channel = link->data[0];
+	struct channel *channel = link_inbound(link);
 	struct posted what = {.kind = window->bind ? POSTED_BIND : POSTED_INVALIDATE,
 			      .window = window};
 	struct ibv_send_wr work = {0};
@@ -62,7 +62,7 @@ void windows_pump(struct backend_link *link)
 	struct window *window;
 
 	while (!link->error && (window = TAILQ_FIRST(&link->window_work)) &&
-	       channel_room(link->data[0]) > 0) {
+	       channel_room(link_inbound(link)) > 0) {
 		TAILQ_REMOVE(&link->window_work, window, queued);
 		post_work(link, window);
 	}
@@ -209,11 +209,6 @@ int verbs_slot_open(struct backend_link *link, uint64_t name, void *base, size_t
 	/* Whatever fits in here comes within a packet: nothing has to be opened. */
 	if (length <= link->small_in && region->dmabuf < 0)
 		return 0;
-	/* A window needs the queue pair that it will belong to. */
-	if (link->device->windows && (!link->data[0] || link->data[0]->state != CHANNEL_UP)) {
-		link->starved = true;
-		return -EAGAIN;
-	}
 	registration = region_on(link->context, region, link->device);
 	if (!registration)
 		return -ENOMEM;

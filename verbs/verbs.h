@@ -122,8 +122,7 @@ struct open_slot {
 };
 
 /*
- * A memory window of type 2. It works for the queue pair that it was bound on only: that of the
- * first data channel, which therefore carries all that comes from the peer.
+ * A memory window of type 2. It works for the queue pair that it was bound on only.
  */
 struct window {
 	TAILQ_ENTRY(window) all;    /* in link->all_windows */
@@ -183,6 +182,7 @@ struct channel {
 	struct posted posted[SEND_DEPTH];
 	unsigned posted_first, posted_count, unsignalled;
 	uint64_t posted_before; /* work requests that have left the queue: numbers them */
+	uint64_t posted_seen;   /* that number when it was last looked at */
 	uint64_t writing;       /* bytes of writes in the queue */
 
 	/* Credits. */
@@ -251,8 +251,14 @@ struct backend_link {
 	uint32_t peer_mailbox_key, peer_packet;
 	uint32_t small_out, small_in; /* tensors up to this size travel within packets */
 	unsigned peer_ring;
-	bool immediates;   /* both have them */
-	bool peer_windows; /* only the first data channel reaches the peer's slots */
+	bool immediates; /* both have them */
+	/*
+	 * One side has windows: each data channel carries writes in one direction, the first one
+	 * those of the connecting side. Windows are bound on the receiver's end of it, whose send
+	 * queue has nothing else to do: a bind would have to wait there, and rxe repeats it when a
+	 * write before it has to be sent again.
+	 */
+	bool split;
 
 	struct channel *control;
 	struct channel *data[QPS_MAX];
@@ -286,6 +292,7 @@ struct backend_link {
 	uint64_t heard_at, asked_at;
 	bool asking;
 
+	uint64_t watch_at; /* when to look whether the send queues move; 0: they are empty */
 	uint64_t pieces_sent;
 };
 
@@ -325,12 +332,16 @@ struct backend_context {
 int verbs_fail(struct backend_context *context, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* -EMFILE, with the limit and the remedy. */
+int verbs_no_descriptor(struct backend_context *context);
+
 /* device.c */
 /* The device that a connection goes over. */
 struct device *device_use(struct backend_context *context, struct rdma_cm_id *id);
 /* The device that a region is registered with when no peer is known yet; NULL with a detail. */
 struct device *device_default(struct backend_context *context);
 void device_free(struct device *device);
+const char *device_last_event(struct device *device);
 
 /* probe.c */
 int verbs_probe(char *reason, size_t room);
@@ -442,6 +453,11 @@ void link_opened(struct backend_link *link, struct channel *channel);
 void link_pump(struct backend_link *link);
 void link_timers(struct backend_link *link, uint64_t now);
 void link_timer(struct backend_link *link, uint64_t at);
+/* Something was posted: see to it that it moves. */
+void link_watch(struct backend_link *link);
+/* With windows: the channel that this side writes on, and the one that the peer does. */
+struct channel *link_outbound(const struct backend_link *link);
+struct channel *link_inbound(const struct backend_link *link);
 void link_free(struct backend_link *link);
 void verbs_disconnect(struct backend_link *link, bool in_order);
 unsigned verbs_leaving(struct backend_context *context);

@@ -183,7 +183,10 @@ static bool read_commands(void)
 int peer_main(void)
 {
 	struct pollfd list[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.events = POLLIN}};
+	int status = suite_prepare();
 
+	if (status)
+		return status;
 	me.world = world_new(NULL);
 	me.side = side_open(me.world, NULL);
 	list[1].fd = haul_event_fd(me.side->context);
