@@ -418,23 +418,31 @@ static bool leads_to(struct backend_context *context, const struct sockaddr_stor
 	return found;
 }
 
+/* Of gid=: the table is what helps. */
+static int wrong_gid(struct backend_context *context, const char *why)
+{
+	struct device *device = device_default(context);
+	char table[400] = "";
+
+	if (device)
+		device_print_gids(device->verbs, table, sizeof(table));
+	return verbs_fail(context, -EADDRNOTAVAIL, "gid=%u %s; the GIDs of device %s: %s",
+			  (unsigned)context->config->gid, why,
+			  device ? ibv_get_device_name(device->verbs->device) : "", table);
+}
+
 static int gid_source(struct backend_context *context, struct sockaddr_storage *source)
 {
 	unsigned index = (unsigned)context->config->gid;
 	struct device *device = device_default(context);
 	struct ibv_gid_entry entry;
-	char table[600];
 
 	if (!device)
 		return -ENODEV;
 	if (ibv_query_gid_ex(device->verbs, 1, index, &entry, 0) == 0 &&
 	    gid_to_address(&entry, source) == 0 && leads_to(context, source, device->verbs))
 		return 0;
-	device_print_gids(device->verbs, table, sizeof(table));
-	return verbs_fail(context, -EADDRNOTAVAIL,
-			  "gid=%u: connections are made by address, and that GID of device %s "
-			  "belongs to none; its GIDs are %s",
-			  index, ibv_get_device_name(device->verbs->device), table);
+	return wrong_gid(context, "is no address, and connections are made by address");
 }
 
 static int bind_source(struct backend_context *context, struct sockaddr_storage *source)
@@ -470,6 +478,11 @@ int device_source(struct backend_context *context, int family, struct sockaddr_s
 		error = gid_source(context, source);
 	else if (config->device)
 		error = device_address(context, family, source);
+	if (!error && config->gid != HAUL_OPTION_AUTO && family != AF_UNSPEC &&
+	    source->ss_family != family)
+		error = wrong_gid(context, family == AF_INET6
+						   ? "is no IPv6 address, as the peer's"
+						   : "is no IPv4 address, as the peer's");
 	if (error == -EADDRNOTAVAIL && !config->bind && config->gid == HAUL_OPTION_AUTO)
 		return exists(context)
 			       ? verbs_fail(context, error, "device=%s has no %s address",

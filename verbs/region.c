@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,11 +23,35 @@ static void describe_limit(char *text, size_t room)
 		snprintf(text, room, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
 }
 
+/* Whether all of it is mapped: some kernels and libraries say that there is no memory when it
+ * isn't. */
+static bool is_mapped(const struct region *region)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t first = (uintptr_t)region->base & ~(page - 1);
+	uintptr_t last = ((uintptr_t)region->base + region->length - 1) & ~(page - 1);
+	unsigned char resident;
+
+	if (region->dmabuf >= 0)
+		return true;
+	/* The ends, and so many pages between them that a hole shows. */
+	for (unsigned i = 0; i <= 64; i++) {
+		uintptr_t at = first + (uintptr_t)((last - first) / page * i / 64) * page;
+
+		if (mincore((void *)at, page, &resident) && errno == ENOMEM)
+			return false;
+	}
+	return true;
+}
+
 static int explain(struct backend_context *context, const struct device *device,
 		   const struct region *region, int error)
 {
 	const char *name = ibv_get_device_name(device->verbs->device);
 	char limit[64];
+
+	if (error == -ENOMEM && !is_mapped(region))
+		error = -EFAULT;
 
 	describe_limit(limit, sizeof(limit));
 	switch (error) {

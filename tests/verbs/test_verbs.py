@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs transport over two Soft-RoCE or iWARP hosts: the programs of this folder, and the
+conformance suite, each in a machine of its own.
+
+The figures of such a machine say nothing; what arrives, and how it ends, does.
+"""
+
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rdma"))
+
+from harness import check, is_sanitized, main, run  # noqa: E402
+
+MODULE = ["verbs/libtensorhaul-verbs.so"]
+SPEC = "verbs,bind=$RDMA_ADDRESS_A"
+# The 2 GiB case needs them.
+LARGE = ["--memory=6000"]
+# Wide enough for everything below, with no room for a hang.
+SECONDS = 900
+
+
+def suite(name, arguments, device="rxe", path="", options=(), seconds=SECONDS):
+    """Runs a cmocka program in the machine; its own lines are passed on."""
+    command = f"{path}\n{os.path.basename(name)} {arguments}"
+    ended = run(command, seconds=seconds, device=device, programs=[name], libraries=MODULE,
+                options=options)
+    for line in ended.output.splitlines():
+        if re.match(r"\[ +(RUN|OK|FAILED|SKIPPED|ERROR) +\]|SKIP|ERROR", line):
+            print(line)
+    check(ended.status == 0, f"status {ended.status}:\n{ended.output[-6000:]}\n"
+                             f"{ended.errors[-2000:]}")
+
+
+def conformance(more="", spec=SPEC, listen="$RDMA_ADDRESS_B", **arguments):
+    suite("tests/conformance/conformance", f"--transport={spec} --listen-host={listen} {more}",
+          **arguments)
+
+
+def test_conformance_over_rxe():
+    # A sanitizer has no memory for the largest tensor left.
+    conformance(options=[] if is_sanitized() else LARGE)
+
+
+def test_conformance_over_siw():
+    conformance("--groups=sizes,types,keys,depth,cancel,expire,refuse,ends,kill,poll,threads,auth,"
+                "statistics", device="siw")
+
+
+def test_ipv6():
+    conformance("--groups=types,auth", spec="verbs,bind=$RDMA_ADDRESS6_A",
+                listen="[$RDMA_ADDRESS6_B]")
+
+
+def test_without_windows():
+    conformance("--groups=sizes,cancel,ends,threads", spec=f"{SPEC},windows=off,qps=3,piece=64KiB")
+
+
+def test_hostile_peers():
+    suite("tests/verbs/test_verbs_peers", f"{SPEC} $RDMA_ADDRESS_B $RDMA_ADDRESS_A")
+
+
+def test_memory_limits_and_choices():
+    suite("tests/verbs/test_verbs_host", f"{SPEC} $RDMA_ADDRESS_B")
+
+
+def test_lossy_paths():
+    """Each tensor arrives, and is right, whatever happens to packets."""
+    for path in ("loss=0.1%", "loss=1%", "delay=2ms,1ms reorder=10%", "duplicate=2%",
+                 "corrupt=0.5%"):
+        conformance("--filter=test_size_1_mib*", path=f"rdma-path {path}")
+
+
+def test_lossy_path_over_siw():
+    conformance("--filter=test_size_1_mib*", path="rdma-path loss=1% corrupt=0.5%", device="siw")
+
+
+main(globals())
