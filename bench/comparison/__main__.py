@@ -9,6 +9,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "
 import machine
 import options
 import output_files
+import rdma_machine
 import report
 from console import Console, complain
 from path_runner import PathRunner, say_what_comes
@@ -26,24 +27,36 @@ def compare(settings):
     machine.install_packages(settings)
     programs = machine.build(settings, console)
     specs = machine.choose_specs(settings, programs, console)
-    say_what_comes(settings, specs, console)
-    runner = PathRunner(settings, programs, specs, console)
-    paths = [runner.run(loss) for loss in settings.losses]
+    emulated = [spec for spec in specs if machine.lacks_adapter(spec, programs)]
+    specs = [spec for spec in specs if spec not in emulated]
+    paths = []
+    if specs:
+        say_what_comes(settings, specs, console)
+        runner = PathRunner(settings, programs, specs, console)
+        paths = [runner.run(loss) for loss in settings.losses]
     for path in paths:
         console.say()
         console.say(path_table(path))
+    rdma = None
+    if emulated:
+        rdma, table = rdma_machine.run(settings, programs, emulated, console)
+        console.say()
+        console.say(table)
     console.say()
     results = {
         "tool": "compare",
         "command": ["bench/compare", *sys.argv[1:]],
         "host": machine.describe(programs),
         "paths": [path_as_json(path) for path in paths],
+        "rdma_machine": rdma,
     }
     if settings.json:
         output_files.write_json(settings.json, results)
-    page = report.write(report_folder, settings, results, paths)
-    console.say(f"Report: {page}")
-    return EXIT_FAILED if any(path.failures for path in paths) else 0
+    if paths:
+        page = report.write(report_folder, settings, results, paths)
+        console.say(f"Report: {page}")
+    failed = any(path.failures for path in paths) or (rdma and rdma["failures"])
+    return EXIT_FAILED if failed else 0
 
 
 def main():

@@ -25,6 +25,9 @@ class Programs:
 def install_packages(settings):
     arguments = ["--no-install"] if settings.no_install else []
     groups = ["testbed", "compare"] if settings.build else ["build", "testbed", "compare"]
+    if any(spec.split(",")[0] == "verbs" for spec in [*(settings.transports or []),
+                                                      *settings.specs]):
+        groups.append("rdma")
     # It says itself what it installs, or what is missing.
     done = subprocess.run([os.path.join(SOURCE, ".ci", "install-packages"), *arguments, *groups],
                           stdin=subprocess.DEVNULL, check=False)
@@ -48,6 +51,8 @@ def build(settings, console):
         run(["meson", "compile", "-C", folder], BUILD_SECONDS)
     programs = Programs(*(os.path.join(folder, "bench", name) for name in
                           ("haul-bench-server", "haul-bench-client", "haul-info")))
+    # Modules that are built and not installed.
+    os.environ.setdefault("HAUL_MODULE_PATH", os.path.join(folder, "verbs"))
     for program in vars(programs).values():
         if not os.access(program, os.X_OK):
             raise Failure(f"{program} is missing: build it with meson compile -C {folder}")
@@ -71,7 +76,8 @@ def choose_specs(settings, programs, console):
     for name in [*asked, *(spec.split(",")[0] for spec in settings.specs)]:
         if name not in here:
             raise Failure(f"The transport {name} is not built: {', '.join(here)} are.")
-        if here[name]:
+        # What needs an adapter that this host lacks has a machine of its own.
+        if here[name] and name != "verbs":
             raise Failure(f"The transport {name} can't run here: {here[name]}")
     if settings.transports is None and not settings.specs:
         asked = [name for name, reason in here.items() if not reason]
@@ -82,8 +88,14 @@ def choose_specs(settings, programs, console):
         if not asked:
             raise Failure("No transport can run here.")
     for spec in settings.specs:
-        check_spec(spec, programs)
+        if not here[spec.split(",")[0]]:
+            check_spec(spec, programs)
     return list(dict.fromkeys([*asked, *settings.specs]))
+
+
+def lacks_adapter(spec, programs):
+    """verbs on a host without an RDMA device."""
+    return spec.split(",")[0] == "verbs" and transports_here(programs)["verbs"] is not None
 
 
 def check_spec(spec, programs):

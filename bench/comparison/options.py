@@ -112,7 +112,7 @@ def make_parser():
     what.add_argument(
         "--transports", metavar="LIST", type=parse_transport_names,
         help=f"names, separated by commas: {', '.join(TRANSPORT_NAMES)} [all that are built and "
-             "can run here]")
+             "can run here]; verbs, on a host without an RDMA device, in an emulated machine")
     what.add_argument(
         "--transport", metavar="SPEC", dest="specs", type=parse_transport_spec, action="append",
         default=[], help="a whole transport spec, as in tcp,streams=4; may be repeated")
