@@ -190,6 +190,14 @@ static uint64_t name_of(const struct channel *channel)
 	return (uint64_t)(channel->control ? 0 : channel->number + 1) << 48;
 }
 
+/* An iWARP queue pair takes nothing more once TCP's connection has ended. */
+static void post_failed(struct backend_link *link, int error)
+{
+	error = abs(error);
+	link_fail(link, link->device->iwarp ? -ECONNRESET : -EIO,
+		  "a work request was not taken: %s", haul_strerror(error));
+}
+
 void channel_post_receive(struct channel *channel, unsigned number)
 {
 	struct ibv_sge piece = {(uintptr_t)channel_buffer(channel, number), channel->size,
@@ -203,8 +211,7 @@ void channel_post_receive(struct channel *channel, unsigned number)
 		return;
 	error = ibv_post_recv(channel->qp, &work, &bad);
 	if (error)
-		link_fail(channel->link, -EIO, "a receive could not be posted: %s",
-			  haul_strerror(error));
+		post_failed(channel->link, error);
 }
 
 unsigned channel_room(const struct channel *channel)
@@ -228,8 +235,7 @@ int channel_post(struct channel *channel, struct ibv_send_wr *work, const struct
 	/* Some providers return it negative. */
 	error = abs(ibv_post_send(channel->qp, work, &bad));
 	if (error) {
-		link_fail(channel->link, -EIO, "a work request was not taken: %s",
-			  haul_strerror(error));
+		post_failed(channel->link, error);
 		return -EIO;
 	}
 	channel->posted[at] = *what;

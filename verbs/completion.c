@@ -43,8 +43,10 @@ static void failed(struct backend_link *link, const struct ibv_wc *wc)
 			  status);
 		break;
 	default:
-		link_fail(link, -EIO, "the adapter reports an error: %s (%d, vendor's code 0x%x)",
-			  status, wc->status, wc->vendor_err);
+		/* siw says many things when TCP's connection is gone. */
+		link_fail(link, link->device->iwarp ? -ECONNRESET : -EIO,
+			  "the adapter reports an error: %s (%d, vendor's code 0x%x)", status,
+			  wc->status, wc->vendor_err);
 		break;
 	}
 }

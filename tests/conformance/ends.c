@@ -102,9 +102,10 @@ static void test_connects_at_once(void **state)
 	for (int i = 0; i < COUNT; i++)
 		connects[i] = post_connect(b, address);
 	wait_all(world);
+	for (int i = 0; i < COUNT; i++)
+		check_result(connects[i], 0);
 	wait_accepted(a, COUNT);
 	for (int i = 0; i < COUNT; i++) {
-		check_result(connects[i], 0);
 		snprintf(told, sizeof(told), "%s", haul_endpoint_address(connects[i]->endpoint));
 		assert_non_null(strchr(told, ':'));
 		if (!settings.connect_host)
