@@ -26,7 +26,7 @@ static int make_room(struct backend_link *link, size_t length)
 		return -ENOBUFS;
 	if (length <= link->out_room - link->out_end)
 		return 0;
-	if (link->out_start >= link->out_room / 2) {
+	if (link->out_start > 0 && link->out_start >= link->out_room / 2) {
 		memmove(link->outbox, link->outbox + link->out_start, waiting(link));
 		link->out_end -= link->out_start;
 		link->out_start = 0;
@@ -139,7 +139,8 @@ static int send_packet(struct backend_link *link, size_t records)
 	verbs_put32(packet, control->taken);
 	if (link->split)
 		verbs_put32(packet + 4, link_inbound(link)->taken);
-	memcpy(packet + VERBS_HEAD, link->outbox + link->out_start, records);
+	if (records)
+		memcpy(packet + VERBS_HEAD, link->outbox + link->out_start, records);
 	error = channel_send(control, packet, (uint32_t)(VERBS_HEAD + records));
 	if (error)
 		return error;

@@ -10,7 +10,7 @@ import tempfile
 
 from machine import SOURCE
 from processes import Failure, Program
-from results import column, divide, median
+from results import divide, median
 from summary import format_table
 from texts import gbps_text, microseconds_text, number_text, size_text, spread_text
 

@@ -44,8 +44,10 @@ def test_conformance_over_rxe():
 
 
 def test_conformance_over_siw():
-    conformance("--groups=sizes,types,keys,depth,cancel,expire,refuse,ends,kill,poll,threads,auth,"
-                "statistics", device="siw")
+    # Without "ends", whose 16 connections at once the kernel's siw refuses (EINVAL for a queue
+    # pair), and "completion", "storm" and "memory", which say nothing new without immediates.
+    conformance("--groups=sizes,types,keys,depth,cancel,expire,refuse,kill,stop,poll,threads,auth,"
+                "bad_spec,bad_address,bad_tensor,statistics", device="siw")
 
 
 def test_ipv6():
