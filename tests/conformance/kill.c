@@ -47,7 +47,7 @@ static void kill_one(struct side *side, size_t bytes, unsigned depth, uint64_t *
 	peer_ask(peer, "load %zu %u", bytes, depth);
 	wait_until(world, load_moved, load, "the load to start");
 	for (unsigned i = random_below(random, 60); i > 0; i--)
-		world_step(world, now_ms() + 100, "the load to go on");
+		world_step(world, now_ms() + PATIENCE_MS, "the load to go on");
 	peer_kill(peer);
 	wait_lost(side, lost + 1);
 	assert_int_equal(side->lost[lost].result, -ECONNRESET);
