@@ -163,9 +163,11 @@ static void test_f29_connect_until_there_are_none(void **state)
 	side = side_open(world, "connect_ms=3000");
 	peer = peer_start(world, NULL);
 	address = connect_address(world, peer_ask(peer, "listen"));
-	descriptors = descriptors_open();
 	peer_connect(peer, side, address, &up, &down);
 	peer_wait_accepted(peer, 1);
+	/* The first one may have opened what all of them share. */
+	descriptors = descriptors_open();
+	wait_result(post_connect(side, address), 0);
 	skip_without_descriptors(descriptors, 1);
 	load = load_start(side, up.out, true, 20000, 2);
 	peer_ask(peer, "load 20000 2");
@@ -226,7 +228,7 @@ static void test_f29_acceptor_without_descriptors(void **state)
 	for (int i = 0; i < COUNT; i++)
 		connects[i] = post_connect(side, address);
 	wait_all(world);
-	skip_without_descriptors(descriptors, 1);
+	skip_without_descriptors(descriptors, COUNT / 2);
 	for (int i = 0; i < COUNT; i++)
 		made += connects[i]->result == 0;
 	print_message("%u of %d connections were made\n", made, COUNT);
