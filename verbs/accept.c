@@ -251,6 +251,10 @@ static void accept_data(struct backend_context *context, const struct request *r
 	unsigned number = request->greeting.number;
 	struct channel *channel;
 
+	if (link && number >= link->data_room) {
+		refuse(request->id, VERBS_REASON_ROOM);
+		return;
+	}
 	if (!link || number >= QPS_MAX || link->data[number] || (link->split && number > 1)) {
 		refuse(request->id, VERBS_REASON_SESSION);
 		return;

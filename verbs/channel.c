@@ -123,9 +123,10 @@ static uint8_t ack_timeout(const struct backend_link *link)
 static void override_path(const struct channel *channel, struct ibv_qp_attr *attributes)
 {
 	const struct verbs_config *config = channel->link->context->config;
+	unsigned mtu = channel->link->mtu;
 
-	if (config->mtu && (unsigned)attributes->path_mtu > config->mtu)
-		attributes->path_mtu = (enum ibv_mtu)config->mtu;
+	if (mtu && (unsigned)attributes->path_mtu > mtu)
+		attributes->path_mtu = (enum ibv_mtu)mtu;
 	if (config->service_level != HAUL_OPTION_AUTO)
 		attributes->ah_attr.sl = (uint8_t)config->service_level;
 	if (config->traffic_class != HAUL_OPTION_AUTO)
@@ -180,7 +181,7 @@ int channel_open(struct channel *channel)
 		error = move_to(channel, IBV_QPS_INIT);
 	for (unsigned i = 0; i < channel->receives && !error; i++)
 		channel_post_receive(channel, i);
-	return error;
+	return error || !channel->link->error ? error : -EIO;
 }
 
 /* ---- Posting ----------------------------------------------------------- */
@@ -247,14 +248,14 @@ int channel_post(struct channel *channel, struct ibv_send_wr *work, const struct
 
 /*
  * rxe lets work wait for acknowledgements, and can miss that what it waits for has just come (seen
- * in Linux 6.1 with several CPUs). It looks again when it is called, with nothing to post too. For
- * other providers that does nothing.
+ * in Linux 6.1 with several CPUs). It looks again when it is called, with nothing to post too.
  */
 void channel_ring(struct channel *channel)
 {
 	struct ibv_send_wr *bad;
 
-	if (channel->qp && channel->posted_count > channel->unsignalled)
+	if (channel->qp && channel->link->device->rxe &&
+	    channel->posted_count > channel->unsignalled)
 		ibv_post_send(channel->qp, NULL, &bad);
 }
 

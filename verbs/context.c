@@ -273,7 +273,7 @@ static void report_errors(struct backend_context *context)
 		if (!link->error || link->lost || link->state == LINK_GONE)
 			continue;
 		link->lost = true;
-		context->errors--;
+		link_forget_error(link);
 		if (link->endpoint) {
 			/* The engine disconnects the link from within. */
 			haul_on_lost(link->endpoint, link->error, link->why);

@@ -203,6 +203,10 @@ static void small_tensor(struct backend_link *link, const struct record *record)
 {
 	uint8_t *address = NULL;
 
+	if (!slot_takes_packets(link, record->slot)) {
+		link_fail(link, -EPROTO, "the peer sent a tensor in a packet that it had to write");
+		return;
+	}
 	switch (haul_place(link->endpoint, record->slot, record->offset, record->payload,
 			   &address)) {
 	case HAUL_PLACE_HERE:

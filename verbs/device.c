@@ -12,6 +12,9 @@
 
 #include "verbs.h"
 
+/* RXE_VENDOR_ID of the kernel's drivers/infiniband/sw/rxe/rxe_param.h */
+#define RXE_VENDOR 0xffffffu
+
 /* ---- A device in use --------------------------------------------------- */
 
 static int set_nonblocking(int fd)
@@ -80,7 +83,7 @@ static int choose_windows(struct device *device)
 				  "windows=on: device %s has no memory windows of type 2B",
 				  ibv_get_device_name(device->verbs->device));
 	/* A window belongs to one queue pair. */
-	device->windows = has && config->windows != WINDOWS_OFF &&
+	device->windows = has && !device->iwarp && config->windows != WINDOWS_OFF &&
 			  (config->windows == WINDOWS_ON || config->qps == HAUL_OPTION_AUTO ||
 			   config->qps == 1);
 	return 0;
@@ -93,6 +96,7 @@ static int open_device(struct device *device)
 	if (error)
 		return error;
 	device->iwarp = device->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
+	device->rxe = device->limits.vendor_id == RXE_VENDOR;
 	device->immediates = !device->iwarp;
 	device->message_max =
 		longest_message(device->verbs, (unsigned)device->limits.phys_port_cnt);

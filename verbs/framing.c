@@ -60,6 +60,7 @@ void verbs_encode_greeting(uint8_t bytes[VERBS_GREETING], const struct greeting 
 	verbs_put32(bytes + 28, greeting->packet);
 	put64(bytes + 32, greeting->mailbox);
 	verbs_put32(bytes + 40, greeting->mailbox_key);
+	verbs_put32(bytes + 44, greeting->mtu);
 }
 
 int verbs_decode_greeting(const uint8_t *bytes, size_t length, struct greeting *greeting)
@@ -81,9 +82,11 @@ int verbs_decode_greeting(const uint8_t *bytes, size_t length, struct greeting *
 	greeting->packet = verbs_get32(bytes + 28);
 	greeting->mailbox = get64(bytes + 32);
 	greeting->mailbox_key = verbs_get32(bytes + 40);
+	greeting->mtu = verbs_get32(bytes + 44);
 	if ((greeting->kind != VERBS_CONTROL && greeting->kind != VERBS_DATA) ||
 	    greeting->ring < VERBS_RING_LEAST || greeting->ring > VERBS_RING_MOST ||
-	    greeting->packet < VERBS_PACKET_LEAST || greeting->packet > VERBS_PACKET_MOST)
+	    greeting->packet < VERBS_PACKET_LEAST || greeting->packet > VERBS_PACKET_MOST ||
+	    greeting->mtu > VERBS_MTU_MOST)
 		return -EPROTO;
 	return 0;
 }

@@ -10,7 +10,7 @@
  *
  *   GREETING   0 u32 magic  4 u8 version  5 u8 kind  6 u8 number  7 u8 flags
  *              8 session[16]  24 u16 ring  26 u16 small  28 u32 packet
- *              32 u64 mailbox address  40 u32 mailbox key  44 u32 reserved           48 bytes
+ *              32 u64 mailbox address  40 u32 mailbox key  44 u32 mtu                48 bytes
  *   REFUSAL    0 u32 magic  4 u8 version  5 u8 reason  6..7 reserved                  8 bytes
  *
  * Control channel: each SEND is one packet, that is a head and whole records up to its end.
@@ -63,6 +63,7 @@
 #define VERBS_RING_MOST 1024
 #define VERBS_PACKET_LEAST 2048
 #define VERBS_PACKET_MOST 65536
+#define VERBS_MTU_MOST 5 /* 4096 bytes */
 
 enum verbs_kind {
 	VERBS_CONTROL = 1,
@@ -91,6 +92,7 @@ struct greeting {
 	unsigned ring;                  /* see above */
 	unsigned small;                 /* tensors up to this size are sent within packets */
 	unsigned packet;                /* the longest packet that is taken */
+	unsigned mtu; /* of the adapter's packets at most, as enum ibv_mtu; 0: the route's */
 	/* Eight bytes that the peer may read to see whether this host is there. */
 	uint64_t mailbox;
 	uint32_t mailbox_key;

@@ -41,7 +41,7 @@ struct backend_link *link_new(struct backend_context *context)
 int link_use_device(struct backend_link *link, struct rdma_cm_id *id)
 {
 	struct backend_context *context = link->context;
-	int size = (int)((SEND_DEPTH + RING + VERBS_SPARE) * (1 + QPS_MAX));
+	int size;
 
 	if (link->device)
 		return link->device->verbs == id->verbs
@@ -51,8 +51,9 @@ int link_use_device(struct backend_link *link, struct rdma_cm_id *id)
 	link->device = device_use(context, id);
 	if (!link->device)
 		return -ENODEV;
-	if (context->config->qps == HAUL_OPTION_AUTO || link->device->windows)
-		size = (int)((SEND_DEPTH + RING + VERBS_SPARE) * (1 + 2));
+	link->data_room =
+		context->config->qps == HAUL_OPTION_AUTO || link->device->windows ? 2 : QPS_MAX;
+	size = (int)((SEND_DEPTH + RING + VERBS_SPARE) * (1 + link->data_room));
 	link->cq = ibv_create_cq(id->verbs, size, link, link->device->events, 0);
 	if (!link->cq)
 		return verbs_fail(context, -errno,
@@ -92,6 +93,7 @@ void link_greet(const struct backend_link *link, enum verbs_kind kind, unsigned 
 		.packet = PACKET,
 		.mailbox = (uintptr_t)link->context->mailbox,
 		.mailbox_key = link->device->mailbox->rkey,
+		.mtu = link->context->config->mtu,
 	};
 	memcpy(greeting->session, link->session, VERBS_SESSION);
 }
@@ -115,6 +117,10 @@ void link_take_greeting(struct backend_link *link, const struct greeting *greeti
 	link->small_in =
 		small_limit(greeting->small, greeting->packet < PACKET ? greeting->packet : PACKET);
 	link->immediates = link->device->immediates && (greeting->flags & VERBS_IMMEDIATES) != 0;
+	/* Both ends of a queue pair have to cut messages into packets of one size. */
+	link->mtu = link->context->config->mtu;
+	if (greeting->mtu && (!link->mtu || greeting->mtu < link->mtu))
+		link->mtu = greeting->mtu;
 	link->split = link->device->windows || (greeting->flags & VERBS_WINDOWS);
 }
 
@@ -305,6 +311,7 @@ void link_fail(struct backend_link *link, int error, const char *format, ...)
 	va_end(arguments);
 	link->error = error ? error : -EIO;
 	haul_log(HAUL_LOG_DEBUG, "a connection failed: %s", link->why);
+	link->error_counted = true;
 	link->context->errors++;
 	break_all(link);
 }
@@ -317,8 +324,17 @@ static void let_go(struct backend_link *link)
 	slots_free(link);
 }
 
+/* It is told, or will never be. */
+void link_forget_error(struct backend_link *link)
+{
+	if (link->error_counted)
+		link->context->errors--;
+	link->error_counted = false;
+}
+
 void link_free(struct backend_link *link)
 {
+	link_forget_error(link);
 	if (link->counted)
 		link->context->strangers--;
 	let_go(link);
@@ -355,8 +371,7 @@ void verbs_disconnect(struct backend_link *link, bool in_order)
 {
 	struct backend_context *context = link->context;
 
-	if (link->error && !link->lost)
-		context->errors--;
+	link_forget_error(link);
 	link->endpoint = NULL;
 	let_go(link);
 	if (in_order && link->control->state == CHANNEL_UP && !link->error) {
@@ -377,7 +392,10 @@ void link_leave(struct backend_link *link)
 {
 	struct channel *control = link->control;
 
-	if (!link->error && control->state == CHANNEL_UP && !all_left(link)) {
+	/* Is reported like any other, though nobody listens. */
+	if (link->error)
+		return;
+	if (control->state == CHANNEL_UP && !all_left(link)) {
 		/* Nobody asked to be told when the last ones are there: a read behind them does. */
 		if (link->out_start == link->out_end && control->unsignalled && !link->asking)
 			ask(link, haul_clock());

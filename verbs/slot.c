@@ -53,8 +53,10 @@ static void post_work(struct backend_link *link, struct window *window)
 		work.opcode = IBV_WR_LOCAL_INV;
 		work.invalidate_rkey = window->key;
 	}
-	if (channel_post(channel, &work, &what, true) == 0)
-		window->mw->rkey = window->key;
+	if (channel_post(channel, &work, &what, true))
+		return;
+	window->mw->rkey = window->key;
+	window->posted = true;
 }
 
 void windows_pump(struct backend_link *link)
@@ -114,6 +116,7 @@ static int open_windows(struct backend_link *link, struct open_slot *slot, struc
 		}
 		slot->windows[i] = window;
 		window->bind = true;
+		window->posted = false;
 		window->registration = registration;
 		registration_use(registration);
 		window->mr = registration->mrs[first + i];
@@ -134,6 +137,13 @@ static int open_windows(struct backend_link *link, struct open_slot *slot, struc
 
 static void close_windows(struct backend_link *link, struct open_slot *slot)
 {
+	/* READY leaves after the binds, and the peer can't end what it doesn't know of. */
+	for (unsigned i = 0; i < slot->window_count; i++) {
+		if (!slot->windows[i]->posted) {
+			link_fail(link, -EPROTO, "the peer has ended a slot that it can't know");
+			return;
+		}
+	}
 	for (unsigned i = 0; i < slot->window_count; i++) {
 		slot->windows[i]->bind = false;
 		TAILQ_INSERT_TAIL(&link->window_work, slot->windows[i], queued);
@@ -229,6 +239,7 @@ int verbs_slot_open(struct backend_link *link, uint64_t name, void *base, size_t
 		return error;
 	slot->uses = (uint32_t)(name >> 32);
 	slot->open = slot->used = true;
+	slot->write_only = place.write_only;
 	link->slots_open++;
 	return (int)place_encode(descriptor, &place);
 }
@@ -247,6 +258,14 @@ int verbs_slot_close(struct backend_link *link, uint64_t name, bool over)
 	link->slots_open--;
 	close_windows(link, slot);
 	return 0;
+}
+
+bool slot_takes_packets(const struct backend_link *link, uint64_t name)
+{
+	uint32_t index = (uint32_t)name;
+	const struct open_slot *slot = index < link->slot_room ? &link->slots[index] : NULL;
+
+	return !slot || !slot->open || slot->uses != (uint32_t)(name >> 32) || !slot->write_only;
 }
 
 void slot_written(struct backend_link *link, uint32_t tag, uint64_t length)

@@ -83,6 +83,7 @@ struct device {
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *events;
 	struct ibv_device_attr limits;
+	bool rxe;        /* Linux's Soft-RoCE: see channel_ring() */
 	bool iwarp;      /* connections only by rdma_cm's own hand, no immediates */
 	bool immediates; /* RDMA writes with immediate data */
 	uint64_t message_max;
@@ -117,6 +118,7 @@ struct region {
 struct open_slot {
 	uint32_t uses; /* the high half of its name */
 	bool open, used;
+	bool write_only; /* the CPU doesn't reach its memory */
 	uint8_t window_count;
 	struct window **windows;
 };
@@ -132,7 +134,8 @@ struct window {
 	struct ibv_mr *mr;
 	uint64_t address, length;
 	uint32_t key;
-	bool bind; /* what is to be done: bind, or invalidate */
+	bool bind;   /* what is to be done: bind, or invalidate */
+	bool posted; /* the bind is in the send queue, or done */
 };
 
 TAILQ_HEAD(window_list, window);
@@ -235,8 +238,9 @@ struct backend_link {
 	struct ibv_cq *cq;
 	enum link_state state;
 	bool connector, announced, lost;
-	bool counted; /* in context->strangers */
-	int error;    /* to be reported */
+	bool counted;       /* in context->strangers */
+	bool error_counted; /* in context->errors */
+	int error;          /* to be reported */
 	char why[256];
 	char address[128];
 
@@ -263,6 +267,8 @@ struct backend_link {
 	struct channel *control;
 	struct channel *data[QPS_MAX];
 	unsigned data_count, data_up;
+	unsigned data_room; /* that the completion queue has entries for */
+	unsigned mtu;       /* the smaller one of both sides' options; 0: the route's */
 
 	/* What control() queued: records from `out_start` on. */
 	uint8_t *outbox;
@@ -381,6 +387,8 @@ void windows_free(struct backend_link *link);
 void windows_pump(struct backend_link *link);
 /* A window was bound or invalidated. */
 void window_done(struct backend_link *link, enum posted_kind kind, struct window *window);
+/* Whether a packet's tensor may be copied into the slot of this name. */
+bool slot_takes_packets(const struct backend_link *link, uint64_t slot);
 /* The peer says that it wrote `length` bytes into the slot of this tag. */
 void slot_written(struct backend_link *link, uint32_t tag, uint64_t length);
 
@@ -448,6 +456,7 @@ void link_greet(const struct backend_link *link, enum verbs_kind kind, unsigned 
 void link_take_greeting(struct backend_link *link, const struct greeting *greeting);
 void link_fail(struct backend_link *link, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+void link_forget_error(struct backend_link *link);
 void link_opened(struct backend_link *link, struct channel *channel);
 /* Send what was held back, and what is owed to the peer. */
 void link_pump(struct backend_link *link);

@@ -20,6 +20,7 @@ static const struct greeting good = {
 	.packet = 2048,
 	.mailbox = UINT64_C(0x123456789abcdef0),
 	.mailbox_key = 0x8badf00d,
+	.mtu = 3,
 };
 
 /* ---- Greetings --------------------------------------------------------- */

@@ -280,6 +280,67 @@ static void test_f31_words_that_lie(void **state)
 	scene_caught(&scene, -EPROTO, "more bytes than were announced");
 }
 
+/* READY of a slot in the raw peer's own memory, that of the channel which the side writes on. */
+static size_t ready_here(struct raw_verbs *peer, uint8_t *message, uint64_t slot, size_t room)
+{
+	struct raw_channel *inbound =
+		peer->theirs.flags & VERBS_WINDOWS ? &peer->other : &peer->data;
+	struct place place = {.address = (uintptr_t)(inbound->buffers + RAW_SOURCE),
+			      .first = room,
+			      .each = room,
+			      .keys = 1,
+			      .key = {inbound->mr->rkey}};
+	uint8_t descriptor[HAUL_DESCRIPTOR_MAX];
+	size_t length = place_encode(descriptor, &place);
+
+	memset(message, 0, 24);
+	message[0] = WIRE_READY;
+	message[2] = 4;
+	message[3] = (uint8_t)length;
+	memcpy(message + 8, &slot, 8);
+	memcpy(message + 16, &(uint64_t){room}, 8);
+	memcpy(message + 24, descriptor, length);
+	memcpy(message + 24 + length, "down", 4);
+	return 24 + length + 4;
+}
+
+/* Two ends of one slot, while its bytes are on their way: the second one must find nothing gone. */
+static void test_f31_answers_that_contradict(void **state)
+{
+	static const enum wire_type seconds[] = {WIRE_FAILED, WIRE_PLACED, WIRE_CANCEL, WIRE_AGAIN};
+	struct world *world = *state;
+	struct block *source = block_new(world, RAW_SOURCE_SIZE);
+	uint8_t message[HAUL_CONTROL_MAX];
+	struct scene scene;
+
+	scene_open(world, &scene, "", 100000);
+	for (unsigned round = 0; round < 12; round++) {
+		unsigned lost = scene.side->lost_count;
+		struct way way = {.from = scene.side};
+		size_t length;
+
+		scene_next(&scene);
+		way.out = scene.peer.endpoint;
+		post_send(&way, haul_key("down"), &source->tensor);
+		length = ready_here(&scene.peer, message, 7, RAW_SOURCE_SIZE);
+		raw_verbs_message(&scene.peer, message, length);
+		raw_verbs_expect(&scene.peer, WIRE_PUSH, message);
+		raw_verbs_message(&scene.peer, message, raw_slot(message, WIRE_CANCEL, 7));
+		length = raw_slot(message, seconds[round % 4], 7);
+		if (seconds[round % 4] == WIRE_FAILED)
+			message[2] = WIRE_REASON_CHECKSUM;
+		raw_verbs_message(&scene.peer, message, length);
+		world_run_for(world, 30);
+		/* Whether it was caught in the act is a matter of time. */
+		if (scene.side->lost_count > lost)
+			assert_int_equal(scene.side->lost[lost].result, -EPROTO);
+		haul_disconnect(scene.peer.endpoint);
+		raw_verbs_close(&scene.peer);
+		check_guards(&scene);
+		check_alive(&scene.pair);
+	}
+}
+
 /* With windows, a key opens the slot and nothing else, and only while the slot is open. */
 static void test_f31_writes_beside_the_slot(void **state)
 {
@@ -366,6 +427,7 @@ int main(int count, char **words)
 		WORLD_TEST(test_honest_raw_peer),
 		WORLD_TEST(test_f31_packets_that_are_none),
 		WORLD_TEST(test_f31_words_that_lie),
+		WORLD_TEST(test_f31_answers_that_contradict),
 		WORLD_TEST(test_f31_writes_beside_the_slot),
 		WORLD_TEST(test_f31_keys_that_open_nothing),
 		WORLD_TEST(test_f31_writes_after_the_slot),

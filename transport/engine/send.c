@@ -322,12 +322,16 @@ void send_placed(haul_endpoint *endpoint, uint64_t name)
 		endpoint_doom(endpoint, -EPROTO, "the peer has a tensor that was not sent");
 		return;
 	}
+	/* What is to be returned or sent again still needs the slot. */
+	if (operation->state == STATE_ENDING && operation->ending != ENDING_GIVEN_UP) {
+		endpoint_doom(endpoint, -EPROTO,
+			      "the peer has placed what it cancelled or asked for again");
+		return;
+	}
 	operation->remote = NULL;
 	remote_drop(endpoint, slot);
 	if (operation->state == STATE_PUSHING)
 		end_push(operation, ENDING_PLACED, HAUL_PUSH_PLACED);
-	else if (operation->ending != ENDING_GIVEN_UP)
-		endpoint_doom(endpoint, -EPROTO, "the peer has placed what it asked for again");
 }
 
 void send_cancelled_by_peer(haul_endpoint *endpoint, uint64_t name)
@@ -387,6 +391,11 @@ void send_failed(haul_endpoint *endpoint, uint64_t name)
 	operation = slot->operation;
 	if (!operation || operation->state == STATE_DIGESTING) {
 		endpoint_doom(endpoint, -EPROTO, "the peer has a tensor that was not sent");
+		return;
+	}
+	if (operation->state == STATE_ENDING && operation->ending != ENDING_GIVEN_UP) {
+		endpoint_doom(endpoint, -EPROTO,
+			      "the peer gives up what it cancelled or asked for again");
 		return;
 	}
 	operation->remote = NULL;
