@@ -25,7 +25,7 @@ static struct poptOption option_table[] = {
 	{"transport", 't', POPT_ARG_STRING, &options.transport, 0,
 	 "only this one, without the host (default: all)", "NAME"},
 	{"peer", 'p', POPT_ARG_STRING, &options.peer, 0,
-	 "also say which adapter leads there (verbs)", "HOST"},
+	 "also say which adapter of verbs leads there (default: no host)", "HOST"},
 	{"json", 'j', POPT_ARG_STRING | POPT_ARGFLAG_OPTIONAL, &options.json, 'j',
 	 "write JSON into a file, or to the standard output without one (default: a text)", "FILE"},
 	POPT_AUTOHELP POPT_TABLEEND};

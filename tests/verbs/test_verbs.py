@@ -42,7 +42,7 @@ def conformance(more="", spec=SPEC, listen="$RDMA_ADDRESS_B", **arguments):
 
 def test_conformance_over_rxe():
     conformance(f"--groups={SANITIZED_GROUPS}" if is_sanitized() else "",
-                options=["--memory=3000"] if is_sanitized() else [])
+                options=["--memory=3000"])
 
 
 def test_conformance_over_siw():
