@@ -68,6 +68,19 @@ def test_memory_limits_and_choices():
     suite("tests/verbs/test_verbs_host", f"{SPEC} $RDMA_ADDRESS_B")
 
 
+def device(case):
+    suite("tests/verbs/test_verbs_device",
+          f"{SPEC} $RDMA_ADDRESS_B $RDMA_NETDEV_A $RDMA_DEVICE_A {case}")
+
+
+def test_cable_pulled():
+    device("test_cable_pulled")
+
+
+def test_device_removed():
+    device("test_device_removed")
+
+
 def test_lossy_paths():
     """Each tensor arrives, and is right, whatever happens to packets."""
     paths = ("loss=0.1%", "loss=1%", "delay=2ms,1ms reorder=10%", "duplicate=2%", "corrupt=0.5%")
