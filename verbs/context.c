@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "verbs.h"
@@ -17,7 +18,7 @@
 #define EVENTS_MAX 32
 
 /* One look in so many is at the descriptors, while somebody polls the completion queues. */
-#define LOOKS 16
+#define LOOKS 128
 
 int verbs_fail(struct backend_context *context, int error, const char *format, ...)
 {
@@ -145,6 +146,21 @@ static int check_process(struct backend_context *context)
 		"devices: let the child execute a program, or open verbs after the fork only");
 }
 
+/*
+ * From Linux 5.12 on, fork() copies pinned pages at once, and the parent's stay where adapters find
+ * them. Before that libibverbs has to take registered pages away from children, with all else that
+ * lies in them: a child may not even find the words for its execve().
+ */
+static bool kernel_needs_fork_init(void)
+{
+	struct utsname name;
+	unsigned major, minor;
+
+	if (uname(&name) || sscanf(name.release, "%u.%u", &major, &minor) != 2)
+		return true;
+	return major < 5 || (major == 5 && minor < 12);
+}
+
 static int verbs_open(haul_context *engine, const void *config, struct backend_context **out)
 {
 	struct backend_context *context = calloc(1, sizeof(*context));
@@ -161,9 +177,7 @@ static int verbs_open(haul_context *engine, const void *config, struct backend_c
 	TAILQ_INIT(&context->regions);
 	TAILQ_INIT(&context->listeners);
 	TAILQ_INIT(&context->links);
-	/* Kernels from 5.12 on copy pinned pages in fork() by themselves; then this does nothing.
-	 */
-	if (ibv_fork_init())
+	if (kernel_needs_fork_init() && ibv_fork_init())
 		haul_log(HAUL_LOG_WARNING, "memory may be torn by fork(): ibv_fork_init() failed");
 	error = check_process(context);
 	if (!error)
