@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <rdma/rdma_verbs.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -147,10 +148,15 @@ bool raw_channel_write(struct raw_channel *channel, uint64_t address, uint32_t k
 
 size_t raw_channel_receive(struct raw_channel *channel, uint8_t *bytes)
 {
+	uint64_t until = now_ms() + RAW_PATIENCE_MS;
 	struct ibv_wc came;
 	uint8_t *from;
+	int count;
 
-	if (rdma_get_recv_comp(channel->id, &came) != 1 || came.status != IBV_WC_SUCCESS)
+	/* A queue pair of ours stays as it is when the other side has gone. */
+	while ((count = ibv_poll_cq(channel->id->recv_cq, 1, &came)) == 0 && now_ms() < until)
+		sched_yield();
+	if (count != 1 || came.status != IBV_WC_SUCCESS)
 		return 0;
 	from = channel->buffers + came.wr_id * RAW_BUFFER;
 	memcpy(bytes, from, came.byte_len);
