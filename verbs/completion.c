@@ -128,7 +128,8 @@ static void take(struct backend_link *link, const struct ibv_wc *wc)
 	 */
 	if (channel->state != CHANNEL_UP)
 		link_opened(link, channel);
-	for (unsigned i = 0; i < link->data_count && link->state == LINK_CONNECTING; i++) {
+	for (unsigned i = 0;
+	     i < link->data_count && link->state == LINK_CONNECTING && !link->connector; i++) {
 		if (link->data[i] && link->data[i]->qp)
 			link_opened(link, link->data[i]);
 	}

@@ -293,8 +293,7 @@ static void report_errors(struct backend_context *context)
 			haul_on_lost(link->endpoint, link->error, link->why);
 		} else {
 			haul_log(HAUL_LOG_INFO, "%s was dropped: %s", link->address, link->why);
-			link->state = LINK_GONE;
-			context->gone = true;
+			link_gone(link);
 		}
 	}
 }

@@ -165,7 +165,8 @@ void link_opened(struct backend_link *link, struct channel *channel)
 
 void link_pump(struct backend_link *link)
 {
-	if (link->control->state != CHANNEL_UP || link->error)
+	/* Not all channels are there before it is open. */
+	if (link->state == LINK_CONNECTING || link->control->state != CHANNEL_UP || link->error)
 		return;
 	windows_pump(link);
 	if (link->blocked)
@@ -178,6 +179,12 @@ void link_pump(struct backend_link *link)
 		if (link->data[i])
 			push_tell_taken(link->data[i]);
 	}
+}
+
+void link_gone(struct backend_link *link)
+{
+	link->state = LINK_GONE;
+	link->context->gone = true;
 }
 
 /* ---- Time -------------------------------------------------------------- */
@@ -253,7 +260,7 @@ void link_timers(struct backend_link *link, uint64_t now)
 		if (now < link->give_up_at)
 			link_timer(link, link->give_up_at);
 		else if (link->state == LINK_LEAVING)
-			link->state = LINK_GONE;
+			link_gone(link);
 		else
 			link_fail(link, -ETIMEDOUT, "the connection was not established in time");
 	}
@@ -353,12 +360,10 @@ void link_disconnected(struct backend_link *link)
 	/* What the peer said before it went is there already. */
 	while (link->endpoint && !link->error && link_poll(link) > 0)
 		;
-	if (link->state == LINK_LEAVING) {
-		link->state = LINK_GONE;
-		link->context->gone = true;
-	} else {
+	if (link->state == LINK_LEAVING)
+		link_gone(link);
+	else
 		link_fail(link, -ECONNRESET, "the peer's program has ended the connection");
-	}
 }
 
 static bool all_left(const struct backend_link *link)
@@ -384,8 +389,7 @@ void verbs_disconnect(struct backend_link *link, bool in_order)
 		return;
 	}
 	break_all(link);
-	link->state = LINK_GONE;
-	context->gone = true;
+	link_gone(link);
 }
 
 void link_leave(struct backend_link *link)
@@ -401,8 +405,7 @@ void link_leave(struct backend_link *link)
 			ask(link, haul_clock());
 		return;
 	}
-	link->state = LINK_GONE;
-	link->context->gone = true;
+	link_gone(link);
 }
 
 unsigned verbs_leaving(struct backend_context *context)

@@ -348,19 +348,19 @@ struct device *device_use(struct backend_context *context, struct rdma_cm_id *id
 struct device *device_default(struct backend_context *context);
 void device_free(struct device *device);
 const char *device_last_event(struct device *device);
-
-/* probe.c */
-int verbs_probe(char *reason, size_t room);
-int verbs_describe(const char *where, char *text, size_t room);
 /* Whether `verbs` is what device= and gid= ask for: 0, or -ENODEV with a reason. */
 int device_is_wished(struct backend_context *context, struct ibv_context *verbs, char *why,
 		     size_t room);
 /* An address of this host that belongs to the device= asked for, or to any. */
 int device_address(struct backend_context *context, int family, struct sockaddr_storage *out);
-/* "0 fe80::1 (RoCE v2), 1 10.0.0.1 (RoCE v2)" */
-void device_print_gids(struct ibv_context *verbs, char *text, size_t room);
 /* The address to bind to for bind=, gid= or device=; family AF_UNSPEC: none is asked for. */
 int device_source(struct backend_context *context, int family, struct sockaddr_storage *source);
+
+/* probe.c */
+int verbs_probe(char *reason, size_t room);
+int verbs_describe(const char *where, char *text, size_t room);
+/* "0 fe80::1 (RoCE v2), 1 10.0.0.1 (RoCE v2)" */
+void device_print_gids(struct ibv_context *verbs, char *text, size_t room);
 
 /* region.c */
 int verbs_region_add(struct backend_context *context, void *base, size_t length, unsigned use,
@@ -456,6 +456,8 @@ void link_greet(const struct backend_link *link, enum verbs_kind kind, unsigned 
 void link_take_greeting(struct backend_link *link, const struct greeting *greeting);
 void link_fail(struct backend_link *link, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* It is freed at the end of this progress. */
+void link_gone(struct backend_link *link);
 void link_forget_error(struct backend_link *link);
 void link_opened(struct backend_link *link, struct channel *channel);
 /* Send what was held back, and what is owed to the peer. */
