@@ -170,12 +170,8 @@ static void refuse(struct rdma_cm_id *id, enum verbs_reason reason)
 
 static int answer(struct channel *channel, const struct request *request)
 {
-	struct backend_link *link = channel->link;
 	uint8_t bytes[VERBS_GREETING];
-	struct greeting greeting;
 	struct rdma_conn_param parameters = {
-		.private_data = bytes,
-		.private_data_len = sizeof(bytes),
 		.responder_resources = request->responder_resources ? 1 : 0,
 		.initiator_depth = request->initiator_depth ? 1 : 0,
 		.rnr_retry_count = 7,
@@ -186,11 +182,7 @@ static int answer(struct channel *channel, const struct request *request)
 		error = channel_ready(channel);
 	if (error)
 		return error;
-	link_greet(link, channel->control ? VERBS_CONTROL : VERBS_DATA, channel->number, &greeting);
-	verbs_encode_greeting(bytes, &greeting);
-	if (!channel->attached)
-		parameters.qp_num = channel->qp->qp_num;
-	channel->state = CHANNEL_CONNECTING;
+	channel_offer(channel, bytes, &parameters);
 	return rdma_accept(channel->id, &parameters) ? -errno : 0;
 }
 

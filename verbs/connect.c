@@ -158,10 +158,7 @@ static void route_resolved(struct channel *channel)
 {
 	struct backend_link *link = channel->link;
 	uint8_t bytes[VERBS_GREETING];
-	struct greeting greeting;
 	struct rdma_conn_param parameters = {
-		.private_data = bytes,
-		.private_data_len = sizeof(bytes),
 		.responder_resources = 1,
 		.initiator_depth = 1,
 		.retry_count = 7,
@@ -173,11 +170,7 @@ static void route_resolved(struct channel *channel)
 		connect_failed(channel, error, link->context->why);
 		return;
 	}
-	link_greet(link, channel->control ? VERBS_CONTROL : VERBS_DATA, channel->number, &greeting);
-	verbs_encode_greeting(bytes, &greeting);
-	if (!channel->attached)
-		parameters.qp_num = channel->qp->qp_num;
-	channel->state = CHANNEL_CONNECTING;
+	channel_offer(channel, bytes, &parameters);
 	if (rdma_connect(channel->id, &parameters))
 		connect_failed(channel, -errno, haul_strerror(errno));
 }

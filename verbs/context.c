@@ -65,11 +65,18 @@ static void context_free(struct backend_context *context)
 	free(context);
 }
 
-static int watch(struct backend_context *context, int fd, void *what)
+int verbs_watch(struct backend_context *context, int fd, void *what)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.ptr = what};
 
 	return epoll_ctl(context->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
+}
+
+int verbs_set_nonblocking(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
 }
 
 int verbs_no_descriptor(struct backend_context *context)
@@ -83,7 +90,7 @@ int verbs_no_descriptor(struct backend_context *context)
 
 static int open_events(struct backend_context *context)
 {
-	int flags;
+	int error;
 
 	context->events = rdma_create_event_channel();
 	if (!context->events && (errno == EMFILE || errno == ENFILE))
@@ -95,17 +102,15 @@ static int open_events(struct backend_context *context)
 			"to be there (`modprobe rdma_ucm`), and this user has to be "
 			"allowed to read and write it",
 			haul_strerror(errno));
-	flags = fcntl(context->events->fd, F_GETFL);
-	if (fcntl(context->events->fd, F_SETFL, flags | O_NONBLOCK))
-		return -errno;
+	error = verbs_set_nonblocking(context->events->fd);
+	if (error)
+		return error;
 	context->epoll = haul_descriptor(epoll_create1(EPOLL_CLOEXEC));
 	context->wake = haul_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (context->epoll < 0 || context->wake < 0)
 		return verbs_no_descriptor(context);
-	if (watch(context, context->wake, NULL) ||
-	    watch(context, context->events->fd, context->events))
-		return -errno;
-	return 0;
+	error = verbs_watch(context, context->wake, NULL);
+	return error ? error : verbs_watch(context, context->events->fd, context->events);
 }
 
 static int check_config(struct backend_context *context)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters: which there are, which is meant, and what it can do. */
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -17,13 +16,6 @@
 
 /* ---- A device in use --------------------------------------------------- */
 
-static int set_nonblocking(int fd)
-{
-	int flags = fcntl(fd, F_GETFL);
-
-	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
-}
-
 static int open_queues(struct device *device)
 {
 	int error;
@@ -32,8 +24,8 @@ static int open_queues(struct device *device)
 	device->events = device->pd ? ibv_create_comp_channel(device->verbs) : NULL;
 	if (!device->events)
 		return -errno;
-	error = set_nonblocking(device->events->fd);
-	return error ? error : set_nonblocking(device->verbs->async_fd);
+	error = verbs_set_nonblocking(device->events->fd);
+	return error ? error : verbs_set_nonblocking(device->verbs->async_fd);
 }
 
 /* Peers read 8 bytes of the first page to see whether this host is there, and so do we with theirs.
@@ -47,14 +39,6 @@ static int open_mailbox(struct device *device)
 		ibv_reg_mr(device->pd, page + MAILBOX_SIZE, MAILBOX_SIZE,
 			   IBV_ACCESS_LOCAL_WRITE | (device->iwarp ? IBV_ACCESS_REMOTE_WRITE : 0));
 	return device->mailbox && device->sink ? 0 : -errno;
-}
-
-static int watch(struct device *device)
-{
-	struct epoll_event event = {.events = EPOLLIN, .data.ptr = device};
-
-	return epoll_ctl(device->context->epoll, EPOLL_CTL_ADD, device->events->fd, &event) ? -errno
-											    : 0;
 }
 
 /* What the port allows: the longest message, and whether it is up. */
@@ -105,7 +89,7 @@ static int open_device(struct device *device)
 		error = open_queues(device);
 	if (!error)
 		error = open_mailbox(device);
-	return error ? error : watch(device);
+	return error ? error : verbs_watch(device->context, device->events->fd, device);
 }
 
 /*

@@ -80,12 +80,13 @@ void link_leave_device(struct backend_link *link)
 
 /* ---- Greetings --------------------------------------------------------- */
 
-void link_greet(const struct backend_link *link, enum verbs_kind kind, unsigned number,
-		struct greeting *greeting)
+void channel_offer(struct channel *channel, uint8_t bytes[VERBS_GREETING],
+		   struct rdma_conn_param *parameters)
 {
-	*greeting = (struct greeting){
-		.kind = kind,
-		.number = number,
+	const struct backend_link *link = channel->link;
+	struct greeting greeting = {
+		.kind = channel->control ? VERBS_CONTROL : VERBS_DATA,
+		.number = channel->number,
 		.flags = (link->device->immediates ? VERBS_IMMEDIATES : 0) |
 			 (link->device->windows ? VERBS_WINDOWS : 0),
 		.ring = RING,
@@ -95,7 +96,14 @@ void link_greet(const struct backend_link *link, enum verbs_kind kind, unsigned 
 		.mailbox_key = link->device->mailbox->rkey,
 		.mtu = link->context->config->mtu,
 	};
-	memcpy(greeting->session, link->session, VERBS_SESSION);
+
+	memcpy(greeting.session, link->session, VERBS_SESSION);
+	verbs_encode_greeting(bytes, &greeting);
+	parameters->private_data = bytes;
+	parameters->private_data_len = VERBS_GREETING;
+	if (!channel->attached)
+		parameters->qp_num = channel->qp->qp_num;
+	channel->state = CHANNEL_CONNECTING;
 }
 
 /* What is left of a packet beside the longest message. */

@@ -338,6 +338,10 @@ struct backend_context {
 int verbs_fail(struct backend_context *context, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* Let the context's sleep end when `fd` is readable; `what` tells whose it is. */
+int verbs_watch(struct backend_context *context, int fd, void *what);
+int verbs_set_nonblocking(int fd);
+
 /* -EMFILE, with the limit and the remedy. */
 int verbs_no_descriptor(struct backend_context *context);
 
@@ -451,8 +455,9 @@ void link_leave_device(struct backend_link *link);
 void link_disconnected(struct backend_link *link);
 /* Of a link that leaves in order: see whether it may go. */
 void link_leave(struct backend_link *link);
-void link_greet(const struct backend_link *link, enum verbs_kind kind, unsigned number,
-		struct greeting *greeting);
+/* What this side says with a connection: fills in `parameters`, whose private data is `bytes`. */
+void channel_offer(struct channel *channel, uint8_t bytes[VERBS_GREETING],
+		   struct rdma_conn_param *parameters);
 void link_take_greeting(struct backend_link *link, const struct greeting *greeting);
 void link_fail(struct backend_link *link, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
