@@ -344,6 +344,14 @@ socklen_t haul_address_size(const struct sockaddr_storage *address);
 unsigned haul_address_port(const struct sockaddr_storage *address);
 void haul_address_set_port(struct sockaddr_storage *address, unsigned port);
 
+/*
+ * Try to listen on each address that `where` says until `try` answers 0, or with port 0 on each
+ * port of the option ports=. `try` leaves the result with `user`; -EADDRNOTAVAIL and -EAFNOSUPPORT
+ * lead to the next address, -EADDRINUSE to the next port. 0, or the last error with its detail.
+ */
+int haul_listen_on(haul_context *context, const char *where, const struct haul_option_range *ports,
+		   int (*try)(void *user, const struct sockaddr_storage *address), void *user);
+
 /* Fill `bytes` with randomness that can't be guessed; 0 or -EIO. */
 int haul_random(void *bytes, size_t length);
 

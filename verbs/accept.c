@@ -10,64 +10,22 @@
 
 /* ---- Listening --------------------------------------------------------- */
 
-static int try_listen(struct backend_context *context, struct backend_listener *listener,
-		      struct sockaddr_storage *address)
+static int try_listen(void *user, const struct sockaddr_storage *address)
 {
+	struct backend_listener *listener = user;
+	struct backend_context *context = listener->context;
 	int error = 0;
 
-	if (rdma_create_id(context->events, &listener->id, listener, RDMA_PS_TCP)) {
-		listener->id = NULL;
+	if (rdma_create_id(context->events, &listener->id, listener, RDMA_PS_TCP))
 		return -errno;
-	}
 	if (rdma_bind_addr(listener->id, (struct sockaddr *)address) ||
 	    rdma_listen(listener->id, (int)context->config->backlog))
 		error = -errno;
 	if (!error)
 		return 0;
 	rdma_destroy_id(listener->id);
-	listener->id = NULL;
-	return error;
-}
-
-static int try_range(struct backend_context *context, struct backend_listener *listener,
-		     struct sockaddr_storage *address)
-{
-	const struct haul_option_range *ports = &context->config->ports;
-	unsigned count = (unsigned)(ports->high - ports->low + 1), from = 0;
-	int error = -EADDRINUSE;
-
-	(void)haul_random(&from, sizeof(from));
-	for (unsigned i = 0; i < count && error == -EADDRINUSE; i++) {
-		haul_address_set_port(address, (unsigned)ports->low + (from % count + i) % count);
-		error = try_listen(context, listener, address);
-	}
-	if (error == -EADDRINUSE)
-		return verbs_fail(context, error, "every port of ports=%u-%u is in use",
-				  (unsigned)ports->low, (unsigned)ports->high);
-	return error;
-}
-
-static int explain(struct backend_context *context, const char *where, int error)
-{
-	if (error == -EADDRINUSE)
-		return context->config->ports.low
-			       ? error
-			       : verbs_fail(context, error,
-					    "address %s is in use: choose another port, or 0 for a "
-					    "free one",
-					    where);
-	if (error == -EADDRNOTAVAIL || error == -ENODEV)
-		return verbs_fail(
-			context, -EADDRNOTAVAIL,
-			"can't listen on %s: no RDMA device of this host has that address "
-			"(haul-info lists them)",
-			where);
-	if (error == -EACCES)
-		return verbs_fail(context, error,
-				  "can't listen on %s: ports below "
-				  "net.ipv4.ip_unprivileged_port_start (1024) are for root",
-				  where);
-	return verbs_fail(context, error, "can't listen on %s: %s", where, haul_strerror(error));
+	/* No device has the address. */
+	return error == -ENODEV ? -EADDRNOTAVAIL : error;
 }
 
 /* What a peer on this host connects to. Loopback has no adapter: for "*", an address that has one.
@@ -95,34 +53,23 @@ int verbs_listen(struct backend_context *context, const char *where, haul_listen
 		 char *address, size_t room, struct backend_listener **out)
 {
 	struct backend_listener *listener = calloc(1, sizeof(*listener));
-	struct haul_addresses addresses;
 	int error;
 
 	if (!listener)
 		return -ENOMEM;
-	error = haul_address_parse(context->engine, where, &addresses);
+	listener->context = context;
+	listener->engine = engine;
+	error = haul_listen_on(context->engine, where, &context->config->ports, try_listen,
+			       listener);
+	if (error == -EADDRNOTAVAIL)
+		verbs_fail(context, error,
+			   "can't listen on %s: no RDMA device of this host has that address "
+			   "(haul-info lists them)",
+			   where);
 	if (error) {
 		free(listener);
 		return error;
 	}
-	error = -EADDRNOTAVAIL;
-	for (unsigned i = 0; i < addresses.count && error; i++) {
-		struct sockaddr_storage *one = &addresses.list[i];
-
-		if (haul_address_port(one) == 0 && context->config->ports.low)
-			error = try_range(context, listener, one);
-		else
-			error = try_listen(context, listener, one);
-		if (error && error != -EAFNOSUPPORT && error != -EADDRNOTAVAIL && error != -ENODEV)
-			break;
-	}
-	free(addresses.list);
-	if (error) {
-		free(listener);
-		return explain(context, where, error);
-	}
-	listener->context = context;
-	listener->engine = engine;
 	TAILQ_INSERT_TAIL(&context->listeners, listener, all);
 	print_bound(context, listener, address, room);
 	*out = listener;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numeric addresses, as the engine passes them, to socket addresses and back. */
+/* Numeric addresses, as the engine passes them, to socket addresses and back; listening on them. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
@@ -122,4 +122,69 @@ unsigned haul_address_port(const struct sockaddr_storage *address)
 	if (address->ss_family == AF_INET6)
 		return ntohs(((const struct sockaddr_in6 *)address)->sin6_port);
 	return ntohs(((const struct sockaddr_in *)address)->sin_port);
+}
+
+/* ---- Listening --------------------------------------------------------- */
+
+typedef int try_function(void *user, const struct sockaddr_storage *address);
+
+/* The first free port of the range, from a random start so that many can do this at once. */
+static int try_ports(haul_context *context, const struct haul_option_range *ports,
+		     struct sockaddr_storage *address, try_function *try, void *user)
+{
+	unsigned count = (unsigned)(ports->high - ports->low + 1);
+	unsigned start = 0;
+	int error = -EADDRINUSE;
+
+	(void)haul_random(&start, sizeof(start));
+	for (unsigned i = 0; i < count && error == -EADDRINUSE; i++) {
+		haul_address_set_port(address, (unsigned)ports->low + (start % count + i) % count);
+		error = try(user, address);
+	}
+	if (error == -EADDRINUSE)
+		return haul_fail(context, error, "every port of ports=%u-%u is in use",
+				 (unsigned)ports->low, (unsigned)ports->high);
+	return error;
+}
+
+static int explain_listen(haul_context *context, const char *where,
+			  const struct haul_option_range *ports, int error)
+{
+	if (error == -EADDRINUSE && !ports->low)
+		return haul_fail(context, error,
+				 "address %s is in use: choose another port, or 0 for a free one",
+				 where);
+	/* These have their detail already. */
+	if (error == -EMFILE || error == -ENFILE || error == -EADDRINUSE || error == -ENODEV)
+		return error;
+	if (error == -EACCES)
+		return haul_fail(context, error,
+				 "can't listen on %s: ports below "
+				 "net.ipv4.ip_unprivileged_port_start (1024) are for root",
+				 where);
+	return haul_fail(context, error, "can't listen on %s: %s", where, haul_strerror(error));
+}
+
+int haul_listen_on(haul_context *context, const char *where, const struct haul_option_range *ports,
+		   try_function *try, void *user)
+{
+	struct haul_addresses addresses;
+	int error = haul_address_parse(context, where, &addresses);
+
+	if (error)
+		return error;
+	error = -EADDRNOTAVAIL;
+	for (unsigned i = 0; i < addresses.count; i++) {
+		struct sockaddr_storage *address = &addresses.list[i];
+
+		if (haul_address_port(address) == 0 && ports->low)
+			error = try_ports(context, ports, address, try, user);
+		else
+			error = try(user, address);
+		/* IPv6 may be switched off; an IPv4 address may follow. */
+		if (error != -EAFNOSUPPORT && error != -EADDRNOTAVAIL)
+			break;
+	}
+	free(addresses.list);
+	return error ? explain_listen(context, where, ports, error) : 0;
 }

@@ -17,11 +17,17 @@
 
 /* ---- Listening --------------------------------------------------------- */
 
-static int try_listen(struct backend_context *context, const struct sockaddr_storage *address,
-		      int *out)
+/* One address of haul_listen_on(). */
+struct attempt {
+	struct backend_context *context;
+	int fd;
+};
+
+static int try_listen(void *user, const struct sockaddr_storage *address)
 {
+	struct attempt *attempt = user;
 	int one = 1, zero = 0;
-	int fd = socket_open(context, address);
+	int fd = socket_open(attempt->context, address);
 	int error;
 
 	if (fd < 0)
@@ -30,66 +36,13 @@ static int try_listen(struct backend_context *context, const struct sockaddr_sto
 	if (address->ss_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
 	if (bind(fd, (const struct sockaddr *)address, haul_address_size(address)) ||
-	    listen(fd, (int)context->config->backlog)) {
+	    listen(fd, (int)attempt->context->config->backlog)) {
 		error = -errno;
 		close(fd);
 		return error;
 	}
-	*out = fd;
+	attempt->fd = fd;
 	return 0;
-}
-
-/* ports=LOW-HIGH: the first free one, from a random start so that many can do this at once. */
-static int try_range(struct backend_context *context, struct sockaddr_storage *address, int *fd)
-{
-	const struct haul_option_range *ports = &context->config->ports;
-	unsigned count = (unsigned)(ports->high - ports->low + 1);
-	unsigned start = 0;
-	int error = -EADDRINUSE;
-
-	(void)haul_random(&start, sizeof(start));
-	for (unsigned i = 0; i < count && error == -EADDRINUSE; i++) {
-		haul_address_set_port(address, (unsigned)ports->low + (start % count + i) % count);
-		error = try_listen(context, address, fd);
-	}
-	if (error == -EADDRINUSE)
-		return haul_fail(context->engine, error, "every port of ports=%u-%u is in use",
-				 (unsigned)ports->low, (unsigned)ports->high);
-	return error;
-}
-
-static int listen_any(struct backend_context *context, const char *where,
-		      struct haul_addresses *addresses, int *fd)
-{
-	int error = -EADDRNOTAVAIL;
-
-	for (unsigned i = 0; i < addresses->count; i++) {
-		struct sockaddr_storage *address = &addresses->list[i];
-
-		if (haul_address_port(address) == 0 && context->config->ports.low)
-			error = try_range(context, address, fd);
-		else
-			error = try_listen(context, address, fd);
-		if (!error)
-			return 0;
-		/* IPv6 may be switched off; an IPv4 address may follow. */
-		if (error != -EAFNOSUPPORT && error != -EADDRNOTAVAIL)
-			break;
-	}
-	if (error == -EADDRINUSE && !(context->config->ports.low))
-		return haul_fail(context->engine, error,
-				 "address %s is in use: choose another port, or 0 for a free one",
-				 where);
-	/* These have their detail already. */
-	if (error == -EMFILE || error == -ENFILE || error == -EADDRINUSE || error == -ENODEV)
-		return error;
-	if (error == -EACCES)
-		return haul_fail(context->engine, error,
-				 "can't listen on %s: ports below "
-				 "net.ipv4.ip_unprivileged_port_start (1024) are for root",
-				 where);
-	return haul_fail(context->engine, error, "can't listen on %s: %s", where,
-			 haul_strerror(error));
 }
 
 /* What a peer on this host connects to. */
@@ -113,16 +66,14 @@ int tcp_listen(struct backend_context *context, const char *where, haul_listener
 	       char *address, size_t room, struct backend_listener **out)
 {
 	struct backend_listener *listener;
-	struct haul_addresses addresses;
-	int error, fd = -1;
+	struct attempt attempt = {.context = context};
+	int error, fd;
 
-	error = haul_address_parse(context->engine, where, &addresses);
+	error = haul_listen_on(context->engine, where, &context->config->ports, try_listen,
+			       &attempt);
 	if (error)
 		return error;
-	error = listen_any(context, where, &addresses, &fd);
-	free(addresses.list);
-	if (error)
-		return error;
+	fd = attempt.fd;
 	listener = calloc(1, sizeof(*listener));
 	if (!listener) {
 		close(fd);
