@@ -113,6 +113,49 @@ int threads_running(void)
 	return count_names("/proc/self/task");
 }
 
+static void print_thread(const char *id)
+{
+	static const char *const files[] = {"comm", "wchan", "stack", "stat"};
+	char path[64], line[128];
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%.16s/%s", id, files[i]);
+		file = fopen(path, "re");
+		while (file && fgets(line, sizeof(line), file))
+			print_error("%s %s: %s%s", id, files[i], line,
+				    strchr(line, '\n') ? "" : "\n");
+		if (file)
+			fclose(file);
+	}
+}
+
+int threads_over(int allowed)
+{
+	/* The kernel still has to end a thread that was joined, which an emulated
+	 * processor with other work at hand does in seconds. */
+	const uint64_t until = now_ms() + 30000;
+	const struct timespec pause = {.tv_nsec = 200000};
+	struct dirent *entry;
+	DIR *directory;
+
+	while (threads_running() > allowed) {
+		if (now_ms() < until) {
+			nanosleep(&pause, NULL);
+			continue;
+		}
+		directory = opendir("/proc/self/task");
+		while (directory && (entry = readdir(directory)))
+			if (entry->d_name[0] != '.')
+				print_thread(entry->d_name);
+		if (directory)
+			closedir(directory);
+		return threads_running() - allowed;
+	}
+	return 0;
+}
+
 uint64_t resident_bytes(pid_t pid)
 {
 	char path[64];

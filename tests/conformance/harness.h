@@ -247,6 +247,10 @@ void check_way_alive(const struct way *way);
 
 int descriptors_open(void);
 int threads_running(void);
+
+/* How many threads beyond the allowed ones stay, whose state is printed then; it waits for
+ * those that are ending. */
+int threads_over(int allowed);
 uint64_t resident_bytes(pid_t pid); /* 0: this process */
 uint64_t cpu_us(void);
 uint64_t memory_available(void);

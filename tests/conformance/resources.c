@@ -287,8 +287,7 @@ static void test_f29_descriptors_before_and_after(void **state)
 		side_close(i % 3 ? pair.b : pair.a);
 		assert_int_equal(descriptors_open(), before);
 	}
-	for (uint64_t until = now_ms() + 2000; threads_running() > threads;)
-		assert_true(now_ms() < until);
+	assert_int_equal(threads_over(threads), 0);
 }
 
 #define LIMITED_TEST(function)                                                                     \

@@ -174,20 +174,10 @@ struct world *world_new(void *parameter)
 	return world;
 }
 
-/* A thread that was joined may be listed for a moment longer. */
-static int threads_left(const struct world *world)
-{
-	uint64_t until = now_ms() + 2000;
-
-	while (threads_running() > world->threads && now_ms() < until)
-		sched_yield();
-	return threads_running() - world->threads;
-}
-
 static int world_check_left(const struct world *world)
 {
 	int descriptors = descriptors_open() - world->descriptors;
-	int threads = threads_left(world);
+	int threads = threads_over(world->threads);
 
 	if (descriptors)
 		print_error("%+d descriptors after the test (F29)\n", descriptors);
