@@ -192,8 +192,12 @@ static uint64_t name_of(const struct channel *channel)
 }
 
 /* An iWARP queue pair takes nothing more once TCP's connection has ended. */
-static void post_failed(struct backend_link *link, int error)
+static void post_failed(struct channel *channel, int error)
 {
+	struct backend_link *link = channel->link;
+
+	if (link_awaits_last_word(channel))
+		return;
 	error = abs(error);
 	link_fail(link, link->device->iwarp ? -ECONNRESET : -EIO,
 		  "a work request was not taken: %s", haul_strerror(error));
@@ -208,11 +212,11 @@ void channel_post_receive(struct channel *channel, unsigned number)
 	struct ibv_recv_wr *bad;
 	int error;
 
-	if (!channel->qp)
+	if (!channel->qp || channel->state == CHANNEL_BROKEN)
 		return;
 	error = ibv_post_recv(channel->qp, &work, &bad);
 	if (error)
-		post_failed(channel->link, error);
+		post_failed(channel, error);
 }
 
 unsigned channel_room(const struct channel *channel)
@@ -236,7 +240,7 @@ int channel_post(struct channel *channel, struct ibv_send_wr *work, const struct
 	/* Some providers return it negative. */
 	error = abs(ibv_post_send(channel->qp, work, &bad));
 	if (error) {
-		post_failed(channel->link, error);
+		post_failed(channel, error);
 		return -EIO;
 	}
 	channel->posted[at] = *what;

@@ -117,7 +117,8 @@ static void take(struct backend_link *link, const struct ibv_wc *wc)
 	if (!channel || !channel->qp)
 		return;
 	if (wc->status != IBV_WC_SUCCESS) {
-		failed(link, wc);
+		if (channel->control || !link_awaits_last_word(channel))
+			failed(link, wc);
 		return;
 	}
 	if (!(wc->wr_id & RECEIVE_BIT)) {
@@ -126,7 +127,7 @@ static void take(struct backend_link *link, const struct ibv_wc *wc)
 	}
 	/* The peer may be faster than rdma_cm's word that it is there; it speaks when all are up.
 	 */
-	if (channel->state != CHANNEL_UP)
+	if (channel->state < CHANNEL_UP)
 		link_opened(link, channel);
 	for (unsigned i = 0;
 	     i < link->data_count && link->state == LINK_CONNECTING && !link->connector; i++) {
@@ -139,12 +140,21 @@ static void take(struct backend_link *link, const struct ibv_wc *wc)
 		received(channel, wc);
 }
 
+/*
+ * The accepting side speaks as soon as it knows that all channels are up. With iWARP, where nobody
+ * confirms that, its words may be faster than what tells this side so: they wait in the queue.
+ */
+static bool is_listening(const struct backend_link *link)
+{
+	return link->cq && (link->state != LINK_CONNECTING || !link->connector);
+}
+
 int link_poll(struct backend_link *link)
 {
 	struct ibv_wc found[COMPLETIONS];
 	int count = link->stashed, done = 0;
 
-	if (!link->cq)
+	if (!is_listening(link))
 		return 0;
 	if (count > 0) {
 		memcpy(found, link->stash, (size_t)count * sizeof(*found));
@@ -169,7 +179,7 @@ bool link_arm(struct backend_link *link)
 {
 	if (link->stashed)
 		return true;
-	if (link->armed || !link->cq || link->error)
+	if (link->armed || !is_listening(link) || link->error)
 		return false;
 	if (ibv_req_notify_cq(link->cq, 0))
 		return false;

@@ -285,7 +285,7 @@ static void channel_event(struct channel *channel, const struct event *event)
 		connect_failed(channel, -ETIMEDOUT, "its host does not answer");
 		break;
 	case RDMA_CM_EVENT_DISCONNECTED:
-		link_disconnected(link);
+		link_disconnected(channel);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		link_fail(link, -ENODEV, "device %s was removed",

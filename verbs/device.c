@@ -14,7 +14,26 @@
 /* RXE_VENDOR_ID of the kernel's drivers/infiniband/sw/rxe/rxe_param.h */
 #define RXE_VENDOR 0xffffffu
 
+/* SIW_VENDOR_ID of drivers/infiniband/sw/siw/siw.h */
+#define SIW_VENDOR 0x626d74u
+
+/* Entries of 32 bytes: more than the 0x90 pages before the offset that siw_cover() is about. */
+#define SIW_COVER 32768
+
 /* ---- A device in use --------------------------------------------------- */
+
+/*
+ * libsiw takes a queue that is mapped from offset 0x90000 on for one that could not be made, since
+ * that number means "none" to it (SIW_INVAL_UOBJ_KEY), and the kernel gives offsets away one page
+ * after the other: about the 33rd queue pair of a process ended in EINVAL. A completion queue that
+ * nobody uses lies over that offset.
+ */
+static struct ibv_cq *siw_cover(const struct device *device)
+{
+	if (device->limits.vendor_id != SIW_VENDOR)
+		return NULL;
+	return ibv_create_cq(device->verbs, SIW_COVER, NULL, NULL, 0);
+}
 
 static int open_queues(struct device *device)
 {
@@ -84,6 +103,7 @@ static int open_device(struct device *device)
 	device->immediates = !device->iwarp;
 	device->message_max =
 		longest_message(device->verbs, (unsigned)device->limits.phys_port_cnt);
+	device->cover = siw_cover(device);
 	error = choose_windows(device);
 	if (!error)
 		error = open_queues(device);
@@ -188,6 +208,8 @@ void device_free(struct device *device)
 		ibv_dereg_mr(device->mailbox);
 	if (device->sink)
 		ibv_dereg_mr(device->sink);
+	if (device->cover)
+		ibv_destroy_cq(device->cover);
 	if (device->events)
 		ibv_destroy_comp_channel(device->events);
 	if (device->pd)

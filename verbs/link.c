@@ -11,6 +11,9 @@
 /* The peer's host is asked so often whether it is there, within peer_ms. */
 #define ASK_WITHIN 4
 
+/* How long the goodbye of a peer may come behind the end of its data channels. */
+#define LAST_WORD_MS 1000
+
 /* How often the send queues are looked at while there is something in them. */
 #define WATCH_EVERY (4 * MS)
 
@@ -272,6 +275,12 @@ void link_timers(struct backend_link *link, uint64_t now)
 		else
 			link_fail(link, -ETIMEDOUT, "the connection was not established in time");
 	}
+	if (link->last_word_at) {
+		if (now < link->last_word_at)
+			link_timer(link, link->last_word_at);
+		else
+			link_fail(link, -ECONNRESET, "the peer has ended a part of the connection");
+	}
 	if (link->control->state != CHANNEL_UP || link->state != LINK_OPEN)
 		return;
 	if (link->asking) {
@@ -363,8 +372,32 @@ void link_free(struct backend_link *link)
 	free(link);
 }
 
-void link_disconnected(struct backend_link *link)
+/*
+ * Whoever disconnects in order destroys its data channels first, so that no byte lands any more,
+ * and says goodbye over the control channel. iWARP's connections end with their queue pairs, each
+ * on its own, and the news of that may be faster than the goodbye.
+ */
+bool link_awaits_last_word(struct channel *channel)
 {
+	struct backend_link *link = channel->link;
+
+	if (!link->device->iwarp || link->state != LINK_OPEN || link->error)
+		return false;
+	if (!channel->control)
+		channel_stop(channel);
+	if (!link->last_word_at) {
+		link->last_word_at = haul_clock() + LAST_WORD_MS * MS;
+		link_timer(link, link->last_word_at);
+	}
+	return true;
+}
+
+void link_disconnected(struct channel *channel)
+{
+	struct backend_link *link = channel->link;
+
+	if (!channel->control && link_awaits_last_word(channel))
+		return;
 	/* What the peer said before it went is there already. */
 	while (link->endpoint && !link->error && link_poll(link) > 0)
 		;

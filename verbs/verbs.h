@@ -89,6 +89,7 @@ struct device {
 	uint64_t message_max;
 	bool windows; /* memory windows of type 2 narrow the peer's rights, and are wanted */
 	struct ibv_mr *mailbox, *sink; /* what peers read, and what is read from theirs */
+	struct ibv_cq *cover;          /* see siw_cover() */
 };
 
 /* ---- Memory ------------------------------------------------------------ */
@@ -168,7 +169,8 @@ enum channel_state {
 	CHANNEL_RESOLVING,
 	CHANNEL_CONNECTING,
 	CHANNEL_UP,
-	CHANNEL_BROKEN, /* without a queue pair: nothing is sent, and no byte of the peer's lands */
+	CHANNEL_BROKEN, /* nothing is sent any more; without a queue pair, no byte of the peer's
+			   lands */
 };
 
 struct channel {
@@ -247,7 +249,8 @@ struct backend_link {
 	/* Connecting. */
 	struct sockaddr_storage *addresses;
 	unsigned address_count, address_at;
-	uint64_t give_up_at; /* accepted but not established; leaving */
+	uint64_t give_up_at;   /* accepted but not established; leaving */
+	uint64_t last_word_at; /* a channel has ended: until when the goodbye may come */
 
 	/* What the peer said. */
 	uint8_t session[VERBS_SESSION];
@@ -452,7 +455,12 @@ struct backend_link *link_new(struct backend_context *context);
 int link_use_device(struct backend_link *link, struct rdma_cm_id *id);
 void link_leave_device(struct backend_link *link);
 /* The peer has ended the connection. */
-void link_disconnected(struct backend_link *link);
+void link_disconnected(struct channel *channel);
+/*
+ * Something says that a channel has ended. With iWARP it may be that of a peer that says goodbye:
+ * then the last word is waited for, and true given. False: it is for the caller to fail.
+ */
+bool link_awaits_last_word(struct channel *channel);
 /* Of a link that leaves in order: see whether it may go. */
 void link_leave(struct backend_link *link);
 /* What this side says with a connection: fills in `parameters`, whose private data is `bytes`. */
