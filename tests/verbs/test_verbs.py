@@ -69,6 +69,10 @@ def test_memory_limits_and_choices():
     suite("tests/verbs/test_verbs_host", f"{SPEC} $RDMA_ADDRESS_B")
 
 
+def test_peers_killed():
+    suite("tests/verbs/test_verbs_kill", f"{SPEC} $RDMA_ADDRESS_B")
+
+
 def device(case):
     suite("tests/verbs/test_verbs_device",
           f"{SPEC} $RDMA_ADDRESS_B $RDMA_NETDEV_A $RDMA_DEVICE_A {case}")
