@@ -91,12 +91,27 @@ static void sent(struct channel *channel, const struct ibv_wc *wc)
 
 /* ---- What arrived ------------------------------------------------------ */
 
+/*
+ * A window of ours is gone, which nobody asked for; rxe panics when we invalidate it as well. It
+ * says so with the kernel's number of the flag, which means something else to programs.
+ */
+static bool has_invalidated(const struct backend_link *link, const struct ibv_wc *wc)
+{
+	unsigned flag = link->device->rxe ? IBV_WC_IP_CSUM_OK : IBV_WC_WITH_INV;
+
+	return wc->wc_flags & flag;
+}
+
 static void received(struct channel *channel, const struct ibv_wc *wc)
 {
 	struct backend_link *link = channel->link;
 	unsigned number = (unsigned)(wc->wr_id & POSTED_MASK);
 	const uint8_t *bytes = channel_buffer(channel, number);
 
+	if (has_invalidated(link, wc)) {
+		link_fail(link, -EPROTO, "the peer had the adapter forget a key");
+		return;
+	}
 	if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
 		channel->taken++;
 		slot_written(link, ntohl(wc->imm_data), wc->byte_len);

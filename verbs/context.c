@@ -79,6 +79,12 @@ int verbs_set_nonblocking(int fd)
 	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
 }
 
+/* Libraries tell something else now and then. */
+bool verbs_is_forbidden(const char *path)
+{
+	return faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) && errno == EACCES;
+}
+
 int verbs_no_descriptor(struct backend_context *context)
 {
 	return verbs_fail(
@@ -95,13 +101,15 @@ static int open_events(struct backend_context *context)
 	context->events = rdma_create_event_channel();
 	if (!context->events && (errno == EMFILE || errno == ENFILE))
 		return verbs_no_descriptor(context);
-	if (!context->events)
+	if (!context->events) {
+		error = verbs_is_forbidden("/dev/infiniband/rdma_cm") ? -EACCES : -errno;
 		return verbs_fail(
-			context, -errno,
+			context, error,
 			"no RDMA connections can be made: %s; /dev/infiniband/rdma_cm has "
 			"to be there (`modprobe rdma_ucm`), and this user has to be "
 			"allowed to read and write it",
-			haul_strerror(errno));
+			haul_strerror(error));
+	}
 	error = verbs_set_nonblocking(context->events->fd);
 	if (error)
 		return error;

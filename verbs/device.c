@@ -281,13 +281,39 @@ static bool out_of_descriptors(void)
 	return false;
 }
 
+/* Of the device that was asked for, or of all: the file that this user may not open. */
+static bool is_forbidden(const struct backend_context *context, char *path, size_t room)
+{
+	int count = 0;
+	struct ibv_device **list = ibv_get_device_list(&count);
+	const char *name = context->config->device;
+	bool forbidden = false;
+
+	for (int i = 0; i < count; i++) {
+		if (name && strcmp(ibv_get_device_name(list[i]), name))
+			continue;
+		snprintf(path, room, "/dev/infiniband/%s", list[i]->dev_name);
+		forbidden = verbs_is_forbidden(path);
+		if (!forbidden)
+			break;
+	}
+	if (list)
+		ibv_free_device_list(list);
+	return forbidden;
+}
+
 static int no_device(struct backend_context *context)
 {
 	const char *name = context->config->device;
-	char names[256];
+	char names[256], path[300];
 
 	if (out_of_descriptors())
 		return verbs_no_descriptor(context);
+	if (is_forbidden(context, path, sizeof(path)))
+		return verbs_fail(context, -EACCES,
+				  "this user may not open %s, and has to be allowed to read and "
+				  "write it",
+				  path);
 	list_names(names, sizeof(names));
 	if (exists(context))
 		return verbs_fail(context, -ENODEV,

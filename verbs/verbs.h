@@ -345,6 +345,9 @@ int verbs_fail(struct backend_context *context, int error, const char *format, .
 int verbs_watch(struct backend_context *context, int fd, void *what);
 int verbs_set_nonblocking(int fd);
 
+/* Whether this user is not allowed to read and write the file. */
+bool verbs_is_forbidden(const char *path);
+
 /* -EMFILE, with the limit and the remedy. */
 int verbs_no_descriptor(struct backend_context *context);
 

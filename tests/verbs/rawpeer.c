@@ -127,23 +127,48 @@ bool raw_channel_send(struct raw_channel *channel, const void *bytes, size_t len
 	return posted_well(channel);
 }
 
+static bool post(struct raw_channel *channel, struct ibv_send_wr *work, size_t length)
+{
+	struct ibv_sge piece = {(uintptr_t)(channel->buffers + RAW_SOURCE), (uint32_t)length,
+				channel->mr->lkey};
+	struct ibv_send_wr *bad;
+
+	assert_true(length <= RAW_SOURCE_SIZE);
+	work->sg_list = &piece;
+	work->num_sge = 1;
+	if (ibv_post_send(channel->id->qp, work, &bad))
+		return false;
+	return posted_well(channel);
+}
+
 bool raw_channel_write(struct raw_channel *channel, uint64_t address, uint32_t key, size_t length,
 		       const uint32_t *tag)
 {
-	struct ibv_sge from = {(uintptr_t)(channel->buffers + RAW_SOURCE), (uint32_t)length,
-			       channel->mr->lkey};
 	struct ibv_send_wr work = {
-		.sg_list = &from,
-		.num_sge = 1,
 		.opcode = tag ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
 		.imm_data = tag ? htonl(*tag) : 0,
 		.wr.rdma = {.remote_addr = address, .rkey = key},
 	};
-	struct ibv_send_wr *bad;
 
-	if (ibv_post_send(channel->id->qp, &work, &bad))
-		return false;
-	return posted_well(channel);
+	return post(channel, &work, length);
+}
+
+bool raw_channel_read(struct raw_channel *channel, uint64_t address, uint32_t key, size_t length)
+{
+	struct ibv_send_wr work = {
+		.opcode = IBV_WR_RDMA_READ,
+		.wr.rdma = {.remote_addr = address, .rkey = key},
+	};
+
+	return post(channel, &work, length);
+}
+
+bool raw_channel_forget(struct raw_channel *channel, uint32_t key)
+{
+	struct ibv_send_wr work = {.opcode = IBV_WR_SEND_WITH_INV, .invalidate_rkey = key};
+
+	memset(channel->buffers + RAW_SOURCE, 0, VERBS_WORD);
+	return post(channel, &work, VERBS_WORD);
 }
 
 size_t raw_channel_receive(struct raw_channel *channel, uint8_t *bytes)

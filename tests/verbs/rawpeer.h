@@ -44,6 +44,10 @@ bool raw_channel_send(struct raw_channel *channel, const void *bytes, size_t len
 /* RDMA write from the source buffer; `tag` goes with it as immediate. False when it failed. */
 bool raw_channel_write(struct raw_channel *channel, uint64_t address, uint32_t key, size_t length,
 		       const uint32_t *tag);
+/* RDMA read into the source buffer. False when it failed. */
+bool raw_channel_read(struct raw_channel *channel, uint64_t address, uint32_t key, size_t length);
+/* SEND a word that says nothing, and with it that the other side's adapter forgets a key. */
+bool raw_channel_forget(struct raw_channel *channel, uint32_t key);
 /* The next SEND of the other side, copied; 0 at the end of the connection. */
 size_t raw_channel_receive(struct raw_channel *channel, uint8_t *bytes);
 bool raw_channel_closed_within(struct raw_channel *channel, unsigned ms);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory, limits and choices of the host: that nothing is copied, that regions are registered and
- * given back, and what is said where something is missing.
+ * given back, and what is said where something is missing. Run it as root, in a machine of its own.
  *
  *   test_verbs_host SPEC LISTEN_HOST [TEST...]
  */
@@ -264,6 +264,47 @@ static void test_choices_that_are_none(void **state)
 	fails("verbs,qps=17", -EINVAL, "16");
 }
 
+/* What this program is in the test below: as nobody, and with nothing open. */
+static int open_as_nobody(const char *spec, const char *path)
+{
+	haul_context *context;
+	int error;
+
+	if (setgid(65534) || setuid(65534))
+		return 2;
+	error = haul_open(spec, &context);
+	if (error == -EACCES && strstr(haul_detail(NULL), path))
+		return 0;
+	fprintf(stderr, "%s: %d (%s)\n", path, error, haul_detail(NULL));
+	return 3;
+}
+
+/* The files of adapters and connections, closed to this user: the error names them. */
+static void test_files_that_may_not_be_opened(void **state)
+{
+	static const char *const paths[] = {"/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs"};
+
+	for (int i = 0; i < 2; i++) {
+		char close_them[80], open_them[80];
+		int status;
+		pid_t child;
+
+		snprintf(close_them, sizeof(close_them), "chmod 600 %s*", paths[i]);
+		snprintf(open_them, sizeof(open_them), "chmod 666 %s*", paths[i]);
+		assert_int_equal(system(close_them), 0);
+		child = fork();
+		assert_true(child >= 0);
+		if (child == 0) {
+			execl("/proc/self/exe", "test_verbs_host", "as-nobody", settings.transport,
+			      paths[i], NULL);
+			_exit(127);
+		}
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_int_equal(system(open_them), 0);
+		assert_int_equal(status, 0);
+	}
+}
+
 /* F6: GID 0 of a RoCE device is made of its MAC address: no address of an IPv4 peer. */
 static void test_f6_a_gid_without_an_address(void **state)
 {
@@ -340,11 +381,14 @@ int main(int count, char **words)
 		WORLD_TEST(test_memory_that_is_none),
 		WORLD_TEST(test_dmabufs_that_are_none),
 		WORLD_TEST(test_choices_that_are_none),
+		WORLD_TEST(test_files_that_may_not_be_opened),
 		WORLD_TEST(test_f6_a_gid_without_an_address),
 		WORLD_TEST(test_description),
 		WORLD_TEST(test_queue_pairs),
 	};
 
+	if (count == 4 && !strcmp(words[1], "as-nobody"))
+		return open_as_nobody(words[2], words[3]);
 	if (count < 3) {
 		fprintf(stderr, "usage: %s SPEC LISTEN_HOST [TEST...]\n", words[0]);
 		return 2;

@@ -9,94 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "rawpeer.h"
-
-#define GUARD ((size_t)4096)
-/* A sanitizer in an emulated machine takes its time. */
-#define HANDSHAKE_MS (sanitized() ? 8000 : 1500)
-
-struct scene {
-	struct world *world;
-	struct pair pair; /* of good peers */
-	struct side *side;
-	struct block *memory;
-	struct block target; /* between two guards, in one region */
-	haul_region *region;
-	uint64_t slot;
-	struct place place;
-	struct entry *received;
-	struct raw_verbs peer;
-	unsigned lost;
-};
-
-static void scene_open(struct world *world, struct scene *scene, const char *options, size_t bytes)
-{
-	memset(scene, 0, sizeof(*scene));
-	scene->world = world;
-	pair_open(world,
-		  world_text(world, "progress=thread,handshake_ms=%d%s", HANDSHAKE_MS, options),
-		  &scene->pair);
-	scene->side = scene->pair.a;
-	scene->memory = block_new(world, bytes + 2 * GUARD);
-	memset(scene->memory->data, 0xa5, scene->memory->bytes);
-	scene->target.data = scene->memory->data + GUARD;
-	scene->target.bytes = bytes;
-	scene->target.shape[0] = (int64_t)bytes;
-	scene->target.tensor = haul_tensor(scene->target.data, type_u8, 1, scene->target.shape);
-	assert_int_equal(haul_region_register(scene->side->context, scene->memory->data,
-					      scene->memory->bytes, HAUL_USE_RECV, &scene->region),
-			 0);
-}
-
-/* A new bad peer, with one receive posted that it knows of. */
-static void scene_next(struct scene *scene)
-{
-	struct extra extra = {.region = scene->region};
-	uint8_t message[HAUL_CONTROL_MAX];
-	struct way way = {.to = scene->side};
-
-	raw_verbs_open(&scene->peer, scene->side);
-	way.in = scene->peer.endpoint;
-	scene->received =
-		post_with(&way, HAUL_RECEIVED, haul_key("k"), &scene->target.tensor, &extra);
-	raw_verbs_expect(&scene->peer, WIRE_READY, message);
-	memcpy(&scene->slot, message + 8, 8);
-	assert_int_equal(place_decode(message + 24, message[3], &scene->place), 0);
-	assert_int_equal(scene->place.address, (uintptr_t)scene->target.data);
-}
-
-static void check_guards(const struct scene *scene)
-{
-	const uint8_t *end = scene->memory->data + scene->memory->bytes - GUARD;
-
-	for (size_t i = 0; i < GUARD; i++) {
-		assert_int_equal(scene->memory->data[i], 0xa5);
-		assert_int_equal(end[i], 0xa5);
-	}
-}
-
-/* The lie was found: the endpoint is lost, its receive has ended, all else is as it was. */
-static void scene_caught(struct scene *scene, int error, const char *lie)
-{
-	uint64_t until = now_ms() + PATIENCE_MS;
-
-	while (scene->side->lost_count <= scene->lost) {
-		if (now_ms() >= until)
-			fail_msg("not caught: %s", lie);
-		world_step(scene->world, until, lie);
-	}
-	if (scene->side->lost[scene->lost].result != error)
-		fail_msg("%s: lost with %d, not with %d", lie,
-			 scene->side->lost[scene->lost].result, error);
-	assert_ptr_equal(scene->side->lost[scene->lost].endpoint, scene->peer.endpoint);
-	scene->lost++;
-	wait_done(scene->received);
-	check_result(scene->received, -ECONNRESET);
-	haul_disconnect(scene->peer.endpoint);
-	raw_verbs_close(&scene->peer);
-	check_guards(scene);
-	check_alive(&scene->pair);
-}
+#include "scene.h"
 
 /* ---- Strangers --------------------------------------------------------- */
 
@@ -167,6 +80,34 @@ static void test_half_a_connection(void **state)
 	assert_int_equal(scene.side->lost_count, 0);
 }
 
+/* Data channels of a session that is there, but that have no place in it. */
+static void test_data_channels_that_are_none(void **state)
+{
+	static const unsigned numbers[] = {0, 1, 2, 15, 16, 240};
+	struct world *world = *state;
+	uint8_t bytes[VERBS_GREETING];
+	struct scene scene;
+
+	scene_open(world, &scene, "", 100000);
+	scene_next(&scene);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		struct greeting other = raw_greeting(VERBS_DATA, scene.peer.theirs.session);
+
+		/* Without windows, there may be up to 16. */
+		if (numbers[i] % 16 && !(scene.peer.theirs.flags & VERBS_WINDOWS))
+			continue;
+		other.number = numbers[i];
+		verbs_encode_greeting(bytes, &other);
+		refused(&scene, bytes, VERBS_GREETING,
+			numbers[i] < 2 ? VERBS_REASON_SESSION : VERBS_REASON_ROOM);
+	}
+	/* It is none the worse for it. */
+	scene_receive(&scene, 4);
+	raw_verbs_close(&scene.peer);
+	wait_lost(scene.side, 1);
+	check_alive(&scene.pair);
+}
+
 /* ---- The same peer, telling the truth ---------------------------------- */
 
 /* What it takes to send by hand; shows that the page on the protocol is right. */
@@ -175,22 +116,10 @@ static void test_honest_raw_peer(void **state)
 	struct world *world = *state;
 	uint8_t message[HAUL_CONTROL_MAX];
 	struct scene scene;
-	size_t length;
-	uint32_t tag;
 
 	scene_open(world, &scene, "", 100000);
 	scene_next(&scene);
-	tag = slot_tag(scene.slot);
-	pattern_fill(scene.peer.data.buffers + RAW_SOURCE, 100000, 3, 0);
-	length = raw_push(message, WIRE_PUSH, scene.slot, 100000);
-	/* The bytes first, then the word that they came. */
-	assert_true(raw_channel_write(&scene.peer.data, scene.place.address, scene.place.key[0],
-				      100000, &tag));
-	assert_true(raw_verbs_message(&scene.peer, message, length));
-	raw_verbs_expect(&scene.peer, WIRE_PLACED, message);
-	wait_result(scene.received, 0);
-	block_check(&scene.target, 3);
-	check_guards(&scene);
+	scene_receive(&scene, 3);
 	raw_verbs_message(&scene.peer, message, raw_slot(message, WIRE_BYE, 0) / 2);
 	wait_lost(scene.side, 1);
 	assert_int_equal(scene.side->lost[0].result, 0);
@@ -281,28 +210,39 @@ static void test_f31_words_that_lie(void **state)
 	scene_caught(&scene, -EPROTO, "more bytes than were announced");
 }
 
-/* READY of a slot in the raw peer's own memory, that of the channel which the side writes on. */
-static size_t ready_here(struct raw_verbs *peer, uint8_t *message, uint64_t slot, size_t room)
+/* A slot in the raw peer's own memory, that of the channel which the side writes on. */
+static struct place place_here(const struct raw_verbs *peer, size_t room)
 {
-	struct raw_channel *inbound =
+	const struct raw_channel *inbound =
 		peer->theirs.flags & VERBS_WINDOWS ? &peer->other : &peer->data;
-	struct place place = {.address = (uintptr_t)(inbound->buffers + RAW_SOURCE),
+
+	return (struct place){.address = (uintptr_t)(inbound->buffers + RAW_SOURCE),
 			      .first = room,
 			      .each = room,
 			      .keys = 1,
 			      .key = {inbound->mr->rkey}};
-	uint8_t descriptor[HAUL_DESCRIPTOR_MAX];
-	size_t length = place_encode(descriptor, &place);
+}
 
+/* READY of slot 7 there, for the key "down". */
+static size_t ready(uint8_t *message, const uint8_t *descriptor, size_t length, size_t room)
+{
 	memset(message, 0, 24);
 	message[0] = WIRE_READY;
 	message[2] = 4;
 	message[3] = (uint8_t)length;
-	memcpy(message + 8, &slot, 8);
+	memcpy(message + 8, &(uint64_t){7}, 8);
 	memcpy(message + 16, &(uint64_t){room}, 8);
 	memcpy(message + 24, descriptor, length);
 	memcpy(message + 24 + length, "down", 4);
 	return 24 + length + 4;
+}
+
+static size_t ready_here(const struct raw_verbs *peer, uint8_t *message, size_t room)
+{
+	struct place place = place_here(peer, room);
+	uint8_t descriptor[HAUL_DESCRIPTOR_MAX];
+
+	return ready(message, descriptor, place_encode(descriptor, &place), room);
 }
 
 /* Two ends of one slot, while its bytes are on their way: the second one must find nothing gone. */
@@ -323,7 +263,7 @@ static void test_f31_answers_that_contradict(void **state)
 		scene_next(&scene);
 		way.out = scene.peer.endpoint;
 		post_send(&way, haul_key("down"), &source->tensor);
-		length = ready_here(&scene.peer, message, 7, RAW_SOURCE_SIZE);
+		length = ready_here(&scene.peer, message, RAW_SOURCE_SIZE);
 		raw_verbs_message(&scene.peer, message, length);
 		raw_verbs_expect(&scene.peer, WIRE_PUSH, message);
 		raw_verbs_message(&scene.peer, message, raw_slot(message, WIRE_CANCEL, 7));
@@ -337,9 +277,52 @@ static void test_f31_answers_that_contradict(void **state)
 			assert_int_equal(scene.side->lost[lost].result, -EPROTO);
 		haul_disconnect(scene.peer.endpoint);
 		raw_verbs_close(&scene.peer);
-		check_guards(&scene);
+		scene_check_guards(&scene);
 		check_alive(&scene.pair);
 	}
+}
+
+/* A tensor for a slot that the peer has no right to announce: it loses its endpoint. */
+static void announces(struct scene *scene, const uint8_t *descriptor, size_t length, int error,
+		      const char *lie)
+{
+	struct block *source = block_new(scene->world, 100000);
+	struct way way = {.from = scene->side};
+	uint8_t message[HAUL_CONTROL_MAX];
+	struct entry *sent;
+
+	scene_next(scene);
+	way.out = scene->peer.endpoint;
+	sent = post_send(&way, haul_key("down"), &source->tensor);
+	raw_verbs_message(&scene->peer, message, ready(message, descriptor, length, 100000));
+	scene_caught(scene, error, lie);
+	assert_true(sent->done);
+	check_result(sent, -ECONNRESET);
+}
+
+static void test_f31_slots_that_are_none(void **state)
+{
+	static const uint8_t zeros[HAUL_DESCRIPTOR_MAX];
+	struct place place = {.address = 4096, .first = 100000, .each = 100000, .keys = 1};
+	uint8_t descriptor[HAUL_DESCRIPTOR_MAX];
+	struct world *world = *state;
+	struct scene scene;
+	size_t length;
+
+	scene_open(world, &scene, "", 100000);
+	announces(&scene, zeros, 0, -EPROTO, "a slot that is nowhere");
+	announces(&scene, zeros, 3, -EPROTO, "a place that is cut off");
+	announces(&scene, zeros, 28, -EPROTO, "a place without a byte");
+	announces(&scene, zeros, 64, -EPROTO, "ten places without a byte");
+	place.key[0] = 0x12345678;
+	length = place_encode(descriptor, &place);
+	announces(&scene, descriptor, length, -ECONNRESET, "a key that is none");
+	place.address = UINT64_MAX - 50;
+	length = place_encode(descriptor, &place);
+	announces(&scene, descriptor, length, -ECONNRESET, "a place whose end wraps around");
+	place.first = 50000;
+	length = place_encode(descriptor, &place);
+	announces(&scene, descriptor, length, -EPROTO, "a place smaller than the slot");
 }
 
 /* With windows, a key opens the slot and nothing else, and only while the slot is open. */
@@ -416,8 +399,60 @@ static void test_f31_writes_after_the_slot(void **state)
 	while (scene.side->lost_count == 0)
 		world_step(world, until, "the liar's end");
 	raw_verbs_close(&scene.peer);
-	check_guards(&scene);
+	scene_check_guards(&scene);
 	check_alive(&scene.pair);
+}
+
+/* Keys are for writing, and packets for the control channel. */
+static void test_f31_other_verbs(void **state)
+{
+	struct world *world = *state;
+	struct scene scene;
+	uint32_t tag;
+
+	scene_open(world, &scene, "", 100000);
+	scene_next(&scene);
+	assert_false(
+		raw_channel_read(&scene.peer.data, scene.place.address, scene.place.key[0], 20));
+	scene_caught(&scene, -ECONNRESET, "a read of the slot");
+
+	scene_next(&scene);
+	assert_true(raw_channel_read(&scene.peer.control, scene.peer.theirs.mailbox,
+				     scene.peer.theirs.mailbox_key, 8));
+	assert_false(raw_channel_read(&scene.peer.control, scene.peer.theirs.mailbox,
+				      scene.peer.theirs.mailbox_key, 8192));
+	scene_caught(&scene, -ECONNRESET, "a read beyond the mailbox");
+
+	scene_next(&scene);
+	tag = slot_tag(scene.slot);
+	raw_channel_write(&scene.peer.control, 0, 0, 0, &tag);
+	scene_caught(&scene, -ECONNRESET, "a write of nothing over the control channel");
+
+	/* Nothing arrives, and nothing is wrong. */
+	scene_next(&scene);
+	tag = slot_tag(scene.slot);
+	assert_true(raw_channel_write(&scene.peer.data, 0, 0, 0, &tag));
+	scene_receive(&scene, 6);
+	raw_verbs_close(&scene.peer);
+	wait_lost(scene.side, scene.lost + 1);
+	check_alive(&scene.pair);
+}
+
+/* Whoever has a window's key can have it forgotten, and that is seen. */
+static void test_f31_window_forgotten(void **state)
+{
+	struct world *world = *state;
+	struct scene scene;
+
+	scene_open(world, &scene, "", 100000);
+	scene_next(&scene);
+	if (!(scene.peer.theirs.flags & VERBS_WINDOWS)) {
+		raw_verbs_close(&scene.peer);
+		wait_lost(scene.side, 1);
+		skip_because("there are no windows");
+	}
+	raw_channel_forget(&scene.peer.data, scene.place.key[0]);
+	scene_caught(&scene, -EPROTO, "a window that was taken away");
 }
 
 int main(int count, char **words)
@@ -425,13 +460,17 @@ int main(int count, char **words)
 	static const struct CMUnitTest tests[] = {
 		WORLD_TEST(test_greetings_that_are_none),
 		WORLD_TEST(test_half_a_connection),
+		WORLD_TEST(test_data_channels_that_are_none),
 		WORLD_TEST(test_honest_raw_peer),
 		WORLD_TEST(test_f31_packets_that_are_none),
 		WORLD_TEST(test_f31_words_that_lie),
 		WORLD_TEST(test_f31_answers_that_contradict),
+		WORLD_TEST(test_f31_slots_that_are_none),
 		WORLD_TEST(test_f31_writes_beside_the_slot),
 		WORLD_TEST(test_f31_keys_that_open_nothing),
 		WORLD_TEST(test_f31_writes_after_the_slot),
+		WORLD_TEST(test_f31_other_verbs),
+		WORLD_TEST(test_f31_window_forgotten),
 	};
 
 	if (count < 4) {
