@@ -10,7 +10,33 @@
 
 #include "verbs.h"
 
+/* So many windows are kept for slots to come, and as many as are in use. All that are there have to
+ * go at once when the link ends, and each is a call of the driver. */
+#define WINDOWS_KEPT 1024u
+
 /* ---- Windows ----------------------------------------------------------- */
+
+static void window_free(struct backend_link *link, struct window *window)
+{
+	TAILQ_REMOVE(&link->all_windows, window, all);
+	ibv_dealloc_mw(window->mw);
+	if (window->registration)
+		registration_unuse(window->registration);
+	free(window);
+}
+
+/* For another slot, or no more. */
+static void window_give_back(struct backend_link *link, struct window *window)
+{
+	TAILQ_INSERT_HEAD(&link->windows, window, queued);
+	link->windows_free++;
+	for (int i = 0; i < 2 && link->windows_free > WINDOWS_KEPT + link->windows_used; i++) {
+		window = TAILQ_FIRST(&link->windows);
+		TAILQ_REMOVE(&link->windows, window, queued);
+		link->windows_free--;
+		window_free(link, window);
+	}
+}
 
 static struct window *window_new(struct backend_link *link)
 {
@@ -18,6 +44,7 @@ static struct window *window_new(struct backend_link *link)
 
 	if (window) {
 		TAILQ_REMOVE(&link->windows, window, queued);
+		link->windows_free--;
 		return window;
 	}
 	window = calloc(1, sizeof(*window));
@@ -79,7 +106,7 @@ void window_done(struct backend_link *link, enum posted_kind kind, struct window
 	registration_unuse(window->registration);
 	window->registration = NULL;
 	link->windows_used--;
-	TAILQ_INSERT_HEAD(&link->windows, window, queued);
+	window_give_back(link, window);
 	slots_have_room(link);
 }
 
@@ -108,7 +135,7 @@ static int open_windows(struct backend_link *link, struct open_slot *slot, struc
 				window = slot->windows[--i];
 				window->registration = NULL;
 				registration_unuse(registration);
-				TAILQ_INSERT_HEAD(&link->windows, window, queued);
+				window_give_back(link, window);
 			}
 			free(slot->windows);
 			slot->windows = NULL;
@@ -294,13 +321,9 @@ void windows_free(struct backend_link *link)
 	}
 	TAILQ_INIT(&link->windows);
 	TAILQ_INIT(&link->window_work);
-	while ((window = TAILQ_FIRST(&link->all_windows))) {
-		TAILQ_REMOVE(&link->all_windows, window, all);
-		ibv_dealloc_mw(window->mw);
-		if (window->registration)
-			registration_unuse(window->registration);
-		free(window);
-	}
+	link->windows_free = 0;
+	while ((window = TAILQ_FIRST(&link->all_windows)))
+		window_free(link, window);
 }
 
 void slots_free(struct backend_link *link)

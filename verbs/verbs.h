@@ -289,6 +289,7 @@ struct backend_link {
 	uint32_t slot_room;
 	unsigned slots_open;
 	unsigned windows_used; /* bound, or to be bound or invalidated */
+	unsigned windows_free; /* in link->windows */
 	bool starved;          /* a slot waits for a window */
 	struct window_list all_windows, windows, window_work;
 
