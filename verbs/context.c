@@ -17,8 +17,16 @@
 /* Descriptors that are looked at together. */
 #define EVENTS_MAX 32
 
-/* One look in so many is at the descriptors, while somebody polls the completion queues. */
-#define LOOKS 128
+/*
+ * While somebody polls without a pause, the descriptors are looked at so often, since that is a
+ * system call and what it tells is never urgent: rdma_cm's news. One look at the completion queues
+ * in so many asks for the time.
+ */
+#define LOOK_EVERY MS
+#define CLOCK_EVERY 4
+
+/* So many idle links are polled like the others; beyond that, events tell which have something. */
+#define ARMED_POLLED 16
 
 int verbs_fail(struct backend_context *context, int error, const char *format, ...)
 {
@@ -279,13 +287,14 @@ static int take_events(struct backend_context *context)
 	return done;
 }
 
-static void look(struct backend_context *context)
+/* `now`: 0 when nobody asked for the time. */
+static void look(struct backend_context *context, uint64_t now)
 {
 	if (context->event_count)
 		return;
-	context->looks++;
-	if (context->armed == 0 && context->looks % LOOKS)
+	if (context->armed <= ARMED_POLLED && (!now || now - context->looked_at < LOOK_EVERY))
 		return;
+	context->looked_at = now;
 	context->event_count = epoll_wait(context->epoll, context->found, EVENTS_MAX, 0);
 	if (context->event_count < 0)
 		context->event_count = 0;
@@ -338,7 +347,8 @@ static int poll_links(struct backend_context *context)
 	int done = 0;
 
 	TAILQ_FOREACH (link, &context->links, all) {
-		if (!link->armed && !link->error && link->state != LINK_GONE)
+		if ((!link->armed || context->armed <= ARMED_POLLED) && !link->error &&
+		    link->state != LINK_GONE)
 			done += link_poll(link);
 		if (link->state == LINK_LEAVING)
 			link_leave(link);
@@ -348,19 +358,15 @@ static int poll_links(struct backend_context *context)
 
 static int verbs_progress(struct backend_context *context)
 {
+	uint64_t now = context->looks++ % CLOCK_EVERY ? 0 : haul_clock();
 	int done;
 
-	look(context);
+	look(context, now);
 	done = take_events(context);
 	done += poll_links(context);
-	/* Whoever polls without a pause need not ask for the time with each look. */
-	if (context->next_timer != UINT64_MAX && (done || context->looks % 4 == 0)) {
-		uint64_t now = haul_clock();
-
-		if (now >= context->next_timer) {
-			run_timers(context, now);
-			done++;
-		}
+	if (now >= context->next_timer) {
+		run_timers(context, now);
+		done++;
 	}
 	if (context->errors) {
 		report_errors(context);

@@ -133,12 +133,11 @@ static size_t next_records(struct backend_link *link)
 static int send_packet(struct backend_link *link, size_t records)
 {
 	struct channel *control = link->control;
-	uint8_t packet[PACKET] = {0};
+	uint8_t packet[PACKET];
 	int error;
 
 	verbs_put32(packet, control->taken);
-	if (link->split)
-		verbs_put32(packet + 4, link_inbound(link)->taken);
+	verbs_put32(packet + 4, link->split ? link_inbound(link)->taken : 0);
 	if (records)
 		memcpy(packet + VERBS_HEAD, link->outbox + link->out_start, records);
 	error = channel_send(control, packet, (uint32_t)(VERBS_HEAD + records));

@@ -328,6 +328,7 @@ struct backend_context {
 	TAILQ_HEAD(, backend_listener) listeners;
 	TAILQ_HEAD(, backend_link) links;
 	unsigned errors, strangers, looks;
+	uint64_t looked_at; /* the descriptors, while somebody polls */
 	uint64_t next_timer;
 	bool sleeping;    /* a thread is in wait() */
 	bool counted;     /* in open_contexts */
