@@ -240,7 +240,8 @@ int verbs_region_add(struct backend_context *context, void *base, size_t length,
 
 	if (!region)
 		return -ENOMEM;
-	error = register_now(context, region);
+	/* So little travels in packets; it is registered when an adapter has to reach it. */
+	error = length <= context->config->small ? 0 : register_now(context, region);
 	if (error)
 		region_free(context, region);
 	else
