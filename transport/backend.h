@@ -23,7 +23,7 @@
  * the next `progress` reports it. The engine may call any op from within a callback;
  * a link that is disconnected from within a callback must not be freed before that
  * callback has returned. A thread of the backend's own never calls a callback; it
- * hands over to `progress` (and makes `wait` return).
+ * hands over to `progress` (and makes `wait` return), or drives the context with haul_drive().
  *
  * Memory of the caller. The backend may read a push's source from push() until it
  * called haul_on_pushed() or push_end() returned 1, and may write a slot's memory from slot_open()
@@ -222,7 +222,8 @@ struct haul_data_ops {
 				 void *base, size_t length, unsigned use, void **region);
 	void (*region_remove)(struct backend_context *context, void *region);
 
-	/* Memory that the backend likes best, zeroed and page aligned. NULL: the engine maps it. */
+	/* Memory that the backend likes best, zeroed and page aligned. NULL, the op or its answer: the
+	 * engine maps it. */
 	void *(*memory_allocate)(struct backend_context *context, size_t length);
 	void (*memory_free)(struct backend_context *context, void *base, size_t length);
 
@@ -313,6 +314,13 @@ void haul_on_room(haul_endpoint *endpoint);
 
 /* The backend has let go of a push and its source. */
 void haul_on_pushed(haul_endpoint *endpoint, struct haul_push *push);
+
+/*
+ * For a thread of a backend's own, which does not hold the lock: drive the context once, as its owner
+ * does in haul_poll(), when nobody else drives it. Completions wait for the owner. The number of
+ * things that `progress` did, or -EBUSY: somebody drives it, or has the lock.
+ */
+int haul_drive(haul_context *context);
 
 /* CLOCK_MONOTONIC in ns. */
 uint64_t haul_clock(void);

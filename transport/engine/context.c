@@ -281,6 +281,8 @@ int haul_open(const char *text, haul_context **out)
 		error = write_spec(context);
 	if (!error)
 		error = haul_random(&context->incarnation, sizeof(context->incarnation));
+	/* A backend may start a thread that drives the context, once it is there. */
+	pthread_mutex_lock(&context->lock);
 	if (!error) {
 		error = backend->context->open(context, context->backend_config, &context->state);
 		memcpy(why, context->detail, sizeof(why));
@@ -290,6 +292,7 @@ int haul_open(const char *text, haul_context **out)
 		if (error)
 			backend->context->close(context->state);
 	}
+	pthread_mutex_unlock(&context->lock);
 	if (error) {
 		context_free(context);
 		return detail_of_open(error, "%s%s: %s", source, text,

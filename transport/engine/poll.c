@@ -368,6 +368,30 @@ int haul_poll(haul_context *context, struct haul_completion *completions, int ma
 	return count;
 }
 
+/* ---- A backend's own thread -------------------------------------------- */
+
+int haul_drive(haul_context *context)
+{
+	int done = -EBUSY;
+
+	/* Whoever has the lock is about to drive, or will be gone the next time. */
+	if (pthread_mutex_trylock(&context->lock))
+		return -EBUSY;
+	if (!context->driving) {
+		context->driving = true;
+		engine_flush(context);
+		done = engine_progress(context);
+		engine_flush(context);
+		context->driving = false;
+		if (context->waiters)
+			pthread_cond_broadcast(&context->changed);
+		if (context->outside >= 0)
+			poll_signal(context);
+	}
+	pthread_mutex_unlock(&context->lock);
+	return done;
+}
+
 /* ---- The progress thread ----------------------------------------------- */
 
 static void *run_thread(void *argument)

@@ -134,10 +134,10 @@ static int allocate(haul_region *region)
 	haul_context *context = region->context;
 	const struct haul_data_ops *data = context->backend->data;
 
-	if (data->memory_allocate) {
+	region->memory = REGION_BACKEND;
+	if (data->memory_allocate)
 		region->base = data->memory_allocate(context->state, region->length);
-		region->memory = REGION_BACKEND;
-	} else {
+	if (!region->base) {
 		region->base = mmap(NULL, region->length, PROT_READ | PROT_WRITE,
 				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		region->memory = REGION_MAPPED;
