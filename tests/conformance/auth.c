@@ -159,12 +159,14 @@ static void test_key_file_for_all_to_read(void **state)
 static void test_key_file_that_cannot_be_read(void **state)
 {
 	struct world *world = *state;
-	char *path, *spec;
+	const char *spec;
+	char *path;
 	pid_t child;
 	int status;
 
 	path = world_file(world, "unreadable", right, sizeof(right) - 1, 0000);
-	spec = spec_with(world, settings.transport, world_text(world, "auth=psk:%s", path));
+	spec = spec_held(world, spec_with(world, settings.transport,
+					  world_text(world, "auth=psk:%s", path)));
 	assert_int_equal(chmod(world->folder, 0711), 0);
 	child = fork();
 	assert_true(child >= 0);

@@ -25,7 +25,12 @@ static void bad_spec(const char *spec, int expected, const char *first, const ch
 static void bad_option(struct world *world, const char *option, const char *first,
 		       const char *second)
 {
-	bad_spec(spec_with(world, settings.transport, option), -EINVAL, first, second);
+	unsigned number;
+	char *spec = spec_numbered(spec_with(world, settings.transport, option), &number);
+
+	bad_spec(spec, -EINVAL, first, second);
+	free(spec);
+	number_give_back(number);
 }
 
 static void test_unknown_transport(void **state)
@@ -55,7 +60,8 @@ static void test_options_without_a_value(void **state)
 	bad_option(world, "slots=", "slots", NULL);
 	bad_option(world, "=4", NULL, NULL);
 	bad_option(world, "slots=4,,progress=caller", NULL, NULL);
-	bad_spec(world_text(world, "%s,", settings.transport), -EINVAL, NULL, NULL);
+	bad_spec(world_text(world, "%s,", spec_held(world, settings.transport)), -EINVAL, NULL,
+		 NULL);
 }
 
 static void test_values_out_of_range(void **state)
@@ -90,7 +96,8 @@ static void test_braces(void **state)
 
 	bad_option(world, "auth={psk:/a,b", NULL, NULL);
 	bad_option(world, "auth={psk:/nonexistent,file}x", NULL, NULL);
-	bad_spec(spec_with(world, settings.transport, "auth={psk:/nonexistent,with,commas}"),
+	bad_spec(spec_with(world, spec_held(world, settings.transport),
+			   "auth={psk:/nonexistent,with,commas}"),
 		 -ENOENT, "/nonexistent,with,commas", NULL);
 	/* A value without a comma may be in braces, too. */
 	side_close(side_open(world, "slots={4}"));
@@ -130,7 +137,8 @@ static void test_spec_from_the_environment(void **state)
 	haul_context *context;
 
 	before = before ? world_text(world, "%s", before) : NULL;
-	setenv("HAUL_TRANSPORT", spec_with(world, settings.transport, "slots=77"), 1);
+	setenv("HAUL_TRANSPORT", spec_with(world, spec_held(world, settings.transport), "slots=77"),
+	       1);
 	assert_int_equal(haul_open(NULL, &context), 0);
 	assert_non_null(strstr(haul_spec(context), "slots=77"));
 	haul_close(context);

@@ -57,11 +57,14 @@ static void child_opens(void)
 {
 	haul_context *own;
 	haul_listener *listener;
+	unsigned number; /* the table is the child's own now: it is never given back */
+	char *spec = spec_numbered(settings.transport, &number);
 	char where[128];
 	int error;
 
 	snprintf(where, sizeof(where), "%s:0", settings.listen_host);
-	error = haul_open(settings.transport, &own);
+	error = haul_open(spec, &own);
+	free(spec);
 	if (error == -ECHILD) {
 		CHILD_EXPECT(strlen(haul_detail(NULL)) > 20);
 		return;

@@ -75,6 +75,11 @@ void skip_without_peers(void)
 		skip_because("this transport stays within one process (--in-process)");
 }
 
+int death(void)
+{
+	return settings.dies_silently ? -ETIMEDOUT : -ECONNRESET;
+}
+
 uint64_t now_us(void)
 {
 	struct timespec now;

@@ -35,6 +35,8 @@ struct settings {
 	const char *connect_host;   /* NULL: what the listener says */
 	bool full;                  /* --scale=full */
 	bool in_process;            /* no peer processes */
+	bool dies_silently;         /* no kernel or adapter answers for a process */
+	unsigned numbers;           /* %n in the specs is one of 1..numbers; 0: it stays %n */
 };
 
 extern struct settings settings;
@@ -50,6 +52,9 @@ bool thread_sanitized(void);
 void skip_because(const char *reason, ...) __attribute__((format(printf, 1, 2), noreturn));
 void skip_without_peers(void);
 
+/* What an endpoint is lost with when its peer's process was killed. */
+int death(void);
+
 /* ---- Time -------------------------------------------------------------- */
 
 /* How long anything may take before the test fails, in ms. */
@@ -62,6 +67,7 @@ uint64_t now_us(void);
 
 #define SIDES_MAX 16
 #define ENDPOINTS_MAX 512
+#define NUMBERS_MAX 254
 
 struct lost {
 	haul_endpoint *endpoint;
@@ -77,8 +83,9 @@ struct world;
 struct side {
 	struct world *world;
 	haul_context *context;
-	char name;   /* 'a' is the first */
-	bool asleep; /* not polled by world_step() */
+	unsigned number; /* of its spec; 0: none */
+	char name;       /* 'a' is the first */
+	bool asleep;     /* not polled by world_step() */
 	haul_listener *listener;
 	haul_endpoint *accepted[ENDPOINTS_MAX];
 	unsigned accepted_count;
@@ -95,9 +102,10 @@ struct world {
 	unsigned side_count;
 	struct peer *peers;
 	struct allocation *memory;
-	char folder[64];            /* of temporary files, "" until it is asked for */
-	int descriptors, threads;   /* before the test */
-	unsigned long late_wakeups; /* completions that no event descriptor told of */
+	char folder[64];               /* of temporary files, "" until it is asked for */
+	int descriptors, threads;      /* before the test */
+	unsigned long late_wakeups;    /* completions that no event descriptor told of */
+	bool numbers[NUMBERS_MAX + 1]; /* of spec_held() */
 };
 
 /* For the tables of tests. */
@@ -116,6 +124,16 @@ char *world_file(struct world *world, const char *name, const void *bytes, size_
 
 /* `spec` with "option=value,..." added or changed. */
 char *spec_with(struct world *world, const char *spec, const char *options);
+/* `spec`, to be freed, with a number in place of each %n, the same for all, that nobody else gets
+ * before number_give_back(). Where there is nothing to number, *number is 0. The test is skipped
+ * when all are in use. */
+char *spec_numbered(const char *spec, unsigned *number);
+void number_give_back(unsigned number);
+/* The same for a context that the test itself opens: the number is the world's until its end. */
+const char *spec_held(struct world *world, const char *spec);
+/* One that was given back will be the next that is given out. */
+void number_again(unsigned number);
+void numbers_give_back(struct world *world);
 
 /* Open a context; the first takes the transport, the others the peer transport. */
 struct side *side_open(struct world *world, const char *options);

@@ -44,7 +44,7 @@ static const struct {
 enum { GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
 static char *transport, *peer_transport, *listen_host, *connect_host, *filter, *group_list, *scale;
-static int in_process, list, is_peer;
+static int in_process, dies_silently, list, is_peer, numbers;
 
 static const struct poptOption options[] = {
 	{"transport", 't', POPT_ARG_STRING, &transport, 0, "The transport spec (default: tcp)",
@@ -57,6 +57,10 @@ static const struct poptOption options[] = {
 	 "The host to connect to, when it is not what the listener says", "HOST"},
 	{"in-process", 'i', POPT_ARG_NONE, &in_process, 0,
 	 "The transport stays within one process: skip what needs two", NULL},
+	{"dies-silently", 'd', POPT_ARG_NONE, &dies_silently, 0,
+	 "Nobody else answers for a process: a dead one is found out by its silence", NULL},
+	{"numbers", 'n', POPT_ARG_INT, &numbers, 0,
+	 "In the specs, %n becomes one of 1..N that no other context has (default: stays %n)", "N"},
 	{"scale", 's', POPT_ARG_STRING, &scale, 0, "small (default) or full", "SCALE"},
 	{"filter", 'f', POPT_ARG_STRING, &filter, 0, "Run the tests of this name; * and ? match",
 	 "NAME"},
@@ -86,6 +90,8 @@ static int parse(int count, const char **arguments)
 		status = usage(rest, "unexpected argument");
 	else if (scale && strcmp(scale, "small") && strcmp(scale, "full"))
 		status = usage(scale, "a scale is small or full");
+	else if (numbers < 0 || numbers > NUMBERS_MAX)
+		status = usage("--numbers", "1 to 254");
 	poptFreeContext(context);
 	settings.transport = transport ? transport : "tcp";
 	settings.peer_transport = peer_transport ? peer_transport : settings.transport;
@@ -93,6 +99,8 @@ static int parse(int count, const char **arguments)
 	settings.connect_host = connect_host;
 	settings.full = scale && !strcmp(scale, "full");
 	settings.in_process = in_process;
+	settings.dies_silently = dies_silently;
+	settings.numbers = (unsigned)numbers;
 	return status;
 }
 

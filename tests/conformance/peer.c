@@ -35,10 +35,12 @@ struct peer *peer_start_limited(struct world *world, const char *options, unsign
 	char *arguments[5] = {"conformance", "--peer"};
 	int commands[2], answers[2];
 	pid_t parent = getpid();
+	char *spec;
 
 	assert_non_null(peer);
-	arguments[2] = world_text(world, "--transport=%s",
-				  spec_with(world, settings.peer_transport, options));
+	spec = spec_numbered(spec_with(world, settings.peer_transport, options), &peer->number);
+	arguments[2] = world_text(world, "--transport=%s", spec);
+	free(spec);
 	arguments[3] = world_text(world, "--listen-host=%s", settings.listen_host);
 	assert_int_equal(pipe2(commands, O_CLOEXEC), 0);
 	assert_int_equal(pipe2(answers, O_CLOEXEC), 0);
@@ -162,6 +164,12 @@ static void peer_close(struct peer *peer)
 	close(peer->answers);
 	peer->commands = peer->answers = -1;
 	peer->pid = 0;
+	number_give_back(peer->number);
+}
+
+void peer_succeed(const struct peer *peer)
+{
+	number_again(peer->number);
 }
 
 void peer_kill(struct peer *peer)

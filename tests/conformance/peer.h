@@ -25,6 +25,7 @@ struct peer {
 	struct peer *next;
 	struct world *world;
 	pid_t pid;
+	unsigned number;       /* of its spec; 0: none */
 	int commands, answers; /* -1: closed */
 	char line[1024];
 	size_t used;
@@ -34,6 +35,8 @@ struct peer {
 /* Start a peer with `options` on top of the peer transport. */
 struct peer *peer_start(struct world *world, const char *options);
 /* The same with a limit on its open files; 0 is none. */
+/* The next peer that is started has the address of this one, which has ended. */
+void peer_succeed(const struct peer *peer);
 struct peer *peer_start_limited(struct world *world, const char *options, unsigned descriptors);
 /* Say one command and run the world until the answer is there. Gives what follows "ok ". */
 const char *peer_ask(struct peer *peer, const char *format, ...)

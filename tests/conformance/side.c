@@ -12,21 +12,27 @@
 
 struct side *side_try_open(struct world *world, const char *options, int *error)
 {
-	struct side *side = calloc(1, sizeof(*side));
-	unsigned place = 0;
+	struct side *side;
+	unsigned place = 0, number;
 	const char *spec;
+	char *numbered;
 
-	assert_non_null(side);
 	while (place < world->side_count && world->sides[place])
 		place++;
 	assert_true(place < SIDES_MAX);
 	spec = place ? settings.peer_transport : settings.transport;
-	*error = haul_open(spec_with(world, spec, options), &side->context);
+	numbered = spec_numbered(spec_with(world, spec, options), &number);
+	side = calloc(1, sizeof(*side));
+	assert_non_null(side);
+	*error = haul_open(numbered, &side->context);
+	free(numbered);
 	if (*error) {
+		number_give_back(number);
 		free(side);
 		return NULL;
 	}
 	side->world = world;
+	side->number = number;
 	side->name = (char)('a' + place);
 	world->sides[place] = side;
 	if (place == world->side_count)
@@ -52,6 +58,7 @@ struct side *side_open(struct world *world, const char *options)
 void side_free(struct side *side)
 {
 	haul_close(side->context);
+	number_give_back(side->number);
 	ledger_free(side);
 	free(side);
 }

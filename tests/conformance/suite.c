@@ -24,8 +24,11 @@ int suite_prepare(void)
 {
 	struct sigaction action = {.sa_handler = out_of_time};
 	haul_context *context;
-	int error = haul_open(settings.transport, &context);
+	unsigned number;
+	char *spec = spec_numbered(settings.transport, &number);
+	int error = haul_open(spec, &context);
 
+	free(spec);
 	if (error == -EINVAL) {
 		fprintf(stderr, "%s\n", haul_detail(NULL));
 		return 2;
@@ -35,6 +38,7 @@ int suite_prepare(void)
 		return SKIPPED_STATUS;
 	}
 	haul_close(context);
+	number_give_back(number);
 	sigaction(SIGALRM, &action, NULL);
 	signal(SIGPIPE, SIG_IGN); /* of the peers' pipes; the library raises none */
 	setvbuf(stdout, NULL, _IOLBF, 0);

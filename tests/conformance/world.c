@@ -218,6 +218,7 @@ int world_free(struct world *world)
 
 	peers_end(world);
 	sides_close(world);
+	numbers_give_back(world);
 	memory_free(world);
 	if (world->folder[0])
 		nftw(world->folder, remove_visited, 4, FTW_DEPTH | FTW_PHYS);
