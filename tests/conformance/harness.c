@@ -53,7 +53,11 @@ unsigned rounds(unsigned small, unsigned full)
 {
 	unsigned count = settings.full ? full : small;
 
-	return sanitized() && count >= 10 ? count / 5 : count;
+	if (count < 10)
+		return count;
+	if (sanitized())
+		return count / 5;
+	return settings.quarter ? count / 4 : count;
 }
 
 void skip_because(const char *reason, ...)

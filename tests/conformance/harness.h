@@ -34,6 +34,7 @@ struct settings {
 	const char *listen_host;    /* "127.0.0.1", "[::1]" */
 	const char *connect_host;   /* NULL: what the listener says */
 	bool full;                  /* --scale=full */
+	bool quarter;               /* --scale=quarter */
 	bool in_process;            /* no peer processes */
 	bool dies_silently;         /* no kernel or adapter answers for a process */
 	unsigned numbers;           /* %n in the specs is one of 1..numbers; 0: it stays %n */
@@ -41,7 +42,8 @@ struct settings {
 
 extern struct settings settings;
 
-/* The number of rounds at the scale that was asked for; a sanitizer's build does a fifth. */
+/* The number of rounds at the scale that was asked for; a sanitizer's build does a fifth of the
+ * small one, and --scale=quarter, for slow machines, what it says. */
 unsigned rounds(unsigned small, unsigned full);
 
 /* Address or thread sanitizer: memory and speed say nothing. */

@@ -61,7 +61,8 @@ static const struct poptOption options[] = {
 	 "Nobody else answers for a process: a dead one is found out by its silence", NULL},
 	{"numbers", 'n', POPT_ARG_INT, &numbers, 0,
 	 "In the specs, %n becomes one of 1..N that no other context has (default: stays %n)", "N"},
-	{"scale", 's', POPT_ARG_STRING, &scale, 0, "small (default) or full", "SCALE"},
+	{"scale", 's', POPT_ARG_STRING, &scale, 0,
+	 "How many rounds: quarter, small (default) or full", "SCALE"},
 	{"filter", 'f', POPT_ARG_STRING, &filter, 0, "Run the tests of this name; * and ? match",
 	 "NAME"},
 	{"groups", 'g', POPT_ARG_STRING, &group_list, 0,
@@ -88,8 +89,9 @@ static int parse(int count, const char **arguments)
 		status = usage(poptBadOption(context, 0), poptStrerror(result));
 	else if (rest)
 		status = usage(rest, "unexpected argument");
-	else if (scale && strcmp(scale, "small") && strcmp(scale, "full"))
-		status = usage(scale, "a scale is small or full");
+	else if (scale && strcmp(scale, "quarter") && strcmp(scale, "small") &&
+		 strcmp(scale, "full"))
+		status = usage(scale, "a scale is quarter, small or full");
 	else if (numbers < 0 || numbers > NUMBERS_MAX)
 		status = usage("--numbers", "1 to 254");
 	poptFreeContext(context);
@@ -98,6 +100,7 @@ static int parse(int count, const char **arguments)
 	settings.listen_host = listen_host ? listen_host : "127.0.0.1";
 	settings.connect_host = connect_host;
 	settings.full = scale && !strcmp(scale, "full");
+	settings.quarter = scale && !strcmp(scale, "quarter");
 	settings.in_process = in_process;
 	settings.dies_silently = dies_silently;
 	settings.numbers = (unsigned)numbers;
