@@ -70,7 +70,10 @@ static void begin(struct victim *victim, bool sends)
 	victim->peer = peer_start(victim->side->world, NULL);
 	peer_connect(victim->peer, victim->side, NULL, &victim->up, &victim->down);
 	peer_wait_accepted(victim->peer, 1);
-	memset(victim->block->data, POISON, victim->block->bytes);
+	if (sends)
+		block_fill(victim->block, 0); /* what a peer looks for that has all of it */
+	else
+		memset(victim->block->data, POISON, victim->block->bytes);
 	peer_ask(victim->peer, "%s k %zu 1 0", sends ? "recv" : "send", BYTES);
 	victim->entry =
 		post_with(sends ? &victim->up : &victim->down, sends ? HAUL_SENT : HAUL_RECEIVED,
