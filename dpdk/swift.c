@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Congestion control by delay, after Swift: G. Kumar et al., "Swift: Delay is Simple and Effective
+ * for Congestion Control in the Datacenter", SIGCOMM 2020.
+ *
+ * Kept from Swift: a window that grows while the delay is below a target and shrinks in proportion
+ * to what is above it, at most by half and once in a round trip; a target that is longer for
+ * small windows, which is what makes flows of one link equal. What is different, and why:
+ *
+ * - The delay that counts is that of queues: a round trip less the least one. Swift gets precise
+ *   times from the NIC; here hosts are scheduled, and add to some samples what no queue did. So the
+ *   shortest of some samples counts; and the more samples differ, the longer is the target, for a
+ *   queue has to keep the link busy while a host is away.
+ * - The window moves by a part of the way to the target (Swift: by a packet, which would take
+ *   minutes on a path of 10 ms at 10 Gb/s), and starts by doubling, as TCP does.
+ * - Loss is no sign of congestion while it is as high as this path's loss usually is. More than
+ *   that is: a queue that is shorter than the target, or a policer, can't be seen in the delay.
+ * - Marks (ECN) count as in DCTCP (RFC 8257), for switches that set them at a short queue.
+ * - Flows that don't care for delay (TCP's) keep a queue that no window of ours can shorten. When
+ *   that goes on for long, this one behaves as they do until the queue is gone: a packet more in a
+ *   round trip, and less with each loss. So it gets a share, but no larger one than they.
+ * - A flow that starts while others keep a queue takes that for the path. So each flow drains the
+ *   queue now and then, as BBR does (IETF draft cardwell-iccrg-bbr-congestion-control, ProbeRTT),
+ *   and all flows of a host at the same time.
+ */
+#include "congestion.h"
+
+#include "arithmetic.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+
+/* In packets. Below the least window the pace is what gets slower. */
+#define WINDOW_LEAST 2
+#define WINDOW_START 16
+#define WINDOW_CROWDED 4
+#define PACE_LEAST 1
+
+/* The target is this, or this part of the path, whichever is longer: software that is scheduled
+ * on shared cores makes delays of this size by itself. */
+#define TARGET_LEAST (250 * US)
+#define TARGET_PART 8
+/*
+ * Or half of what delays differ by within some time (a mean of many), for that is the work of hosts
+ * that are away now and then: the queue has to last while they are.
+ */
+#define NOISE_TIME (16 * MS)
+#define NOISE_PART 0.5
+#define NOISE_MOST (3 * MS)
+#define NOISE_MEAN 8
+/* A window of so many packets (as a power of two) has just the target, and with half of it a target
+ * that is longer by this part. Very small windows get more, see target_of(). */
+#define TARGET_MIDDLE 8
+#define TARGET_SLOPE 4
+#define TARGET_SHORTEST 0.25
+/* How much of the way to the target is done at a time. */
+#define APPROACH 0.3
+#define DECREASE 0.5
+#define DECREASE_MOST 0.5
+/* While there is hardly a queue, steps double, up to this part of the window. */
+#define EAGER_FIRST 0.02
+#define EAGER_MOST 0.25
+
+/* The shortest of so many samples counts, whether they come in one round trip or in a few: a flow
+ * with few samples would see more of the noise, and get less than its share. */
+#define SAMPLES 4
+#define ROUNDS 4
+/* The same in slow start, where one round trip is too long. */
+#define SAMPLES_START 8
+
+/* Loss is counted over so many packets at least: of 5 % random loss that gives 5 +- 1.4 %. */
+#define LOSS_PACKETS 256
+/* More than usual by this is congestion: much without any delay, little with some. */
+#define LOSS_EXCESS 0.05
+#define LOSS_EXCESS_DELAYED 0.02
+/* So much is congestion, whatever is usual, and after a few packets. */
+#define LOSS_HEAVY 0.25
+#define LOSS_HEAVY_PACKETS 32
+/* What a path may be taken to lose by itself from its first packets. */
+#define LOSS_FIRST_MOST 0.05
+/* The window became less than this part, and there is still as much loss: it is the path's own. */
+#define LOSS_VAIN 0.5
+/* A window that is above its ceiling grows by a packet in a round trip, after so many of those
+ * without excess loss or marks by two, and so on... */
+#define CALM_ROUNDS 8
+/* ...but no faster than by this part while loss is counted once, and is free at twice the ceiling.
+ */
+#define CAREFUL_PART 16
+
+/*
+ * How long a queue may stand before it is drained, in round trips and as a power of two of ns: from
+ * 0.27 s to 8.6 s, which is no longer than the least round trip is remembered. It happens when the
+ * clock passes a multiple of that, so all flows of a host do it at once. One that has begun does it
+ * more often, for it may have begun in a queue: after this time or so many round trips, when the
+ * others have made room for it, and each time that it is four times as old.
+ */
+#define DRAIN_EACH 256
+#define DRAIN_SHORTEST 28
+#define DRAIN_LONGEST 33
+#define DRAIN_CROWDED 30 /* at most: to find out what the others are like */
+#define DRAIN_FIRST (20 * MS)
+#define DRAIN_FIRST_ROUNDS 32
+/* One round trip to get what is under way out of the queue, and one to see that it is empty. A
+ * small window hears seldom that it is time, and needs longer to be in time with the others. */
+#define DRAIN_ROUNDS 2
+#define DRAIN_ROUNDS_SMALL 4
+#define DRAIN_SMALL 8 /* packets */
+/* And so many rounds until the delay is again that of the whole window. */
+#define DRAIN_SETTLE 2
+/* Meanwhile the pace is this part of that of the least window: flows may be many. */
+#define DRAIN_PACE 0.25
+
+/* So many targets for so long, whatever is given up: then others don't care for delay. It ends
+ * when there are fewer, or when draining shows that the others do care. */
+#define CROWDED_BEGIN 6
+#define CROWDED_END 5
+#define CROWDED_AFTER (1000 * MS)
+#define CROWDED_TIMES 4
+/* As fast as Reno on the average: RFC 9438, section 4.3, with beta 0.7. */
+#define CROWDED_DECREASE 0.3
+#define CROWDED_INCREASE 0.5 /* packets in a round trip */
+
+struct swift {
+	uint64_t packet, most, target; /* target 0: automatic */
+	double window;
+	double ceiling; /* where it got too much last; grow with care above; 0: nowhere */
+	uint64_t rtt_least, now;
+	/* Since the delay was followed last: the shortest, and how often it was seen. */
+	uint64_t delay;
+	unsigned samples, rounds;
+	/* What delays differ by. */
+	uint64_t noise_at, noise_least, noise_most;
+	double noise;
+	unsigned eager;       /* times in a row that there was hardly a queue */
+	uint64_t above_since; /* when the delay got too long; 0: it is not */
+	unsigned above;       /* times in a row */
+	/* This round. */
+	uint64_t round_acked, round_marked, round_lost;
+	bool limited;
+	/* Loss: counted over several rounds. */
+	uint64_t acked, lost;
+	double loss_usual, marked_part;
+	unsigned calm;           /* rounds since the window was made less blindly */
+	double window_lossy;     /* where excess loss began; 0: there is none */
+	unsigned losses_ignored; /* so many rounds: they were answered already */
+	/* Draining. */
+	uint64_t started_at, drained_at;
+	uint64_t drain_until; /* 0: it is not done now */
+	unsigned settle;      /* rounds that are left */
+	bool slow_start, crowded, loss_known;
+};
+
+_Static_assert(sizeof(struct swift) <= CONGESTION_STATE, "the state has to fit");
+
+static void set_window(struct swift *swift, double window)
+{
+	window = least_of(window, (double)swift->most);
+	swift->window = most_of(window, PACE_LEAST * (double)swift->packet);
+}
+
+static void forget_delay(struct swift *swift)
+{
+	swift->delay = UINT64_MAX;
+	swift->samples = swift->rounds = 0;
+}
+
+static void swift_start(void *state, const struct congestion_config *config, uint64_t now)
+{
+	struct swift *swift = state;
+
+	*swift = (struct swift){
+		.packet = config->packet,
+		.most = config->most,
+		.target = config->target,
+		.now = now,
+		.slow_start = true,
+		.limited = true,
+	};
+	forget_delay(swift);
+	set_window(swift, WINDOW_START * (double)swift->packet);
+}
+
+/* ---- The target -------------------------------------------------------- */
+
+static double middle_target(const struct swift *swift)
+{
+	double target = most_of(TARGET_LEAST, (double)swift->rtt_least / TARGET_PART);
+
+	if (swift->target)
+		return (double)swift->target;
+	return most_of(target, NOISE_PART * swift->noise);
+}
+
+/*
+ * All flows of a link see the same delay, so each gets the window whose target that is. Swift's
+ * target goes with 1 / sqrt(window). That is flat for windows of hundreds of packets, where small
+ * errors of the least round trip would decide on shares; the logarithm is not.
+ */
+static double target_of(const struct swift *swift)
+{
+	double packets = swift->window / (double)swift->packet;
+	double scale = 1 + (TARGET_MIDDLE - logarithm(packets)) / TARGET_SLOPE;
+
+	scale = most_of(scale, TARGET_SHORTEST) + 1 / square_root(packets);
+	return middle_target(swift) * scale;
+}
+
+/* ---- Changing the window ----------------------------------------------- */
+
+static void shrink(struct swift *swift, double part)
+{
+	set_window(swift, swift->window * (1 - least_of(part, DECREASE_MOST)));
+}
+
+/* Shrink because of losses or marks: the delay will not warn at this size of the window. */
+static void shrink_blindly(struct swift *swift, double part)
+{
+	shrink(swift, part);
+	swift->ceiling = swift->window;
+	swift->calm = swift->eager = 0;
+	swift->slow_start = false;
+	swift->losses_ignored = 1;
+}
+
+static void add(struct swift *swift, double step)
+{
+	/* The least step of all; less where the window is only a few packets. */
+	double packet = least_of((double)swift->packet, swift->window / 4);
+
+	if (!swift->limited)
+		set_window(swift, swift->window + most_of(step, packet));
+}
+
+static double careful_step(const struct swift *swift, double step)
+{
+	double packet = (double)swift->packet;
+	double counted = (double)swift->round_acked / packet / LOSS_PACKETS;
+	unsigned doublings = swift->calm / CALM_ROUNDS;
+
+	if (swift->limited)
+		return 0;
+	step = least_of(step, swift->window / CAREFUL_PART * least_of(counted, 1));
+	return doublings < 16 ? least_of(step, packet * (1u << doublings)) : step;
+}
+
+static void grow(struct swift *swift, double delay, double target)
+{
+	double least = (double)swift->rtt_least;
+	double step = APPROACH * (target - delay) / (least + target);
+
+	if (delay > target / 4 || swift->limited)
+		swift->eager = 0;
+	else if (EAGER_FIRST * (1u << swift->eager) < EAGER_MOST)
+		swift->eager++;
+	if (swift->eager)
+		step = most_of(step, least_of(EAGER_FIRST * (1u << swift->eager), EAGER_MOST));
+	step *= swift->window;
+	if (swift->window > 2 * swift->ceiling)
+		swift->ceiling = 0;
+	if (swift->ceiling > 0 && swift->window >= swift->ceiling)
+		set_window(swift, swift->window + careful_step(swift, step));
+	else
+		add(swift, step);
+}
+
+/*
+ * The delay says how much was too much: packets that met it left a round trip ago, when the window
+ * was half as large.
+ */
+static void leave_slow_start(struct swift *swift, double delay, double target)
+{
+	double least = (double)swift->rtt_least;
+	double before = swift->window / 2;
+
+	set_window(swift, most_of(before * (least + target) / (least + delay), before / 2));
+	swift->slow_start = false;
+	swift->losses_ignored = 2; /* what they tell is that it was too much */
+	swift->started_at = swift->drained_at = swift->now;
+}
+
+static void leave_crowd(struct swift *swift)
+{
+	swift->above_since = 0;
+	swift->above = 0;
+	swift->crowded = false;
+}
+
+/* Whether others keep a queue that this flow can't shorten. */
+static void watch_crowd(struct swift *swift, double delay)
+{
+	double target = middle_target(swift);
+
+	if (delay < (swift->crowded ? CROWDED_END : CROWDED_BEGIN) * target) {
+		leave_crowd(swift);
+		return;
+	}
+	if (!swift->above_since)
+		swift->above_since = swift->now;
+	swift->above++;
+	if (swift->crowded || swift->above < CROWDED_TIMES ||
+	    swift->now - swift->above_since < CROWDED_AFTER)
+		return;
+	swift->crowded = true;
+	set_window(swift, most_of(swift->window, WINDOW_CROWDED * (double)swift->packet));
+}
+
+/* So much delay that it needs no second look. */
+static bool is_urgent(const struct swift *swift)
+{
+	return swift->samples && (double)swift->delay > 2 * target_of(swift);
+}
+
+static void follow_delay(struct swift *swift)
+{
+	double target = target_of(swift);
+	double delay = (double)swift->delay;
+
+	if (!swift->samples) {
+		/* Hosts that are hardly ever there: go on slowly until packets are lost. */
+		if (!swift->slow_start && !swift->round_lost)
+			add(swift, 0);
+		forget_delay(swift);
+		return;
+	}
+	forget_delay(swift);
+	if (swift->slow_start) {
+		if (delay > target / 2)
+			leave_slow_start(swift, delay, target);
+		return;
+	}
+	watch_crowd(swift, delay);
+	if (swift->crowded && !swift->limited) /* losses make it less */
+		set_window(swift, swift->window + CROWDED_INCREASE * (double)swift->packet);
+	else if (delay < target)
+		grow(swift, delay, target);
+	else
+		shrink(swift, DECREASE * (delay - target) / ((double)swift->rtt_least + delay));
+}
+
+/* ---- Losses and marks -------------------------------------------------- */
+
+static void forget_losses(struct swift *swift)
+{
+	swift->acked = swift->lost = 0;
+}
+
+/* In a crowd that fills buffers until they overflow any loss counts, as it does for the crowd. */
+static bool follow_crowd(struct swift *swift)
+{
+	if (!swift->crowded || !swift->round_lost)
+		return false;
+	forget_losses(swift);
+	shrink(swift, CROWDED_DECREASE);
+	set_window(swift, most_of(swift->window, WINDOW_LEAST * (double)swift->packet));
+	swift->losses_ignored = 1;
+	return true;
+}
+
+/* True when the window was changed. */
+static bool follow_losses(struct swift *swift)
+{
+	double all = (double)(swift->acked + swift->lost);
+	double part = all > 0 ? (double)swift->lost / all : 0;
+	double packets = all / (double)swift->packet;
+	double excess = part - swift->loss_usual;
+	bool delayed = swift->samples && (double)swift->delay > middle_target(swift) / 4;
+
+	if (part > LOSS_HEAVY && packets >= LOSS_HEAVY_PACKETS) {
+		forget_losses(swift);
+		shrink_blindly(swift, DECREASE_MOST);
+		return true;
+	}
+	if (packets < LOSS_PACKETS)
+		return false;
+	forget_losses(swift);
+	if (!swift->loss_known) {
+		/* The first packets, of a small window, tell what the path loses by itself. */
+		swift->loss_known = true;
+		swift->loss_usual = least_of(part, LOSS_FIRST_MOST);
+		return false;
+	}
+	if (excess < (delayed ? LOSS_EXCESS_DELAYED : LOSS_EXCESS)) {
+		/* Down fast, up slowly. */
+		swift->loss_usual += excess / (excess < 0 ? 4 : 64);
+		swift->window_lossy = 0;
+		return false;
+	}
+	if (swift->window < LOSS_VAIN * swift->window_lossy) {
+		swift->loss_usual = part;
+		swift->window_lossy = swift->ceiling = 0;
+		return false;
+	}
+	if (!(swift->window_lossy > 0))
+		swift->window_lossy = swift->window;
+	shrink_blindly(swift, most_of(excess, 0.1));
+	return true;
+}
+
+static bool follow_marks(struct swift *swift)
+{
+	double part;
+
+	if (!swift->round_acked)
+		return false;
+	part = least_of((double)swift->round_marked / (double)swift->round_acked, 1);
+	swift->marked_part += (part - swift->marked_part) / 16;
+	if (!swift->round_marked)
+		return false;
+	shrink_blindly(swift, most_of(swift->marked_part, part / 4) / 2);
+	return true;
+}
+
+/* ---- Draining ---------------------------------------------------------- */
+
+static bool is_drain_due(const struct swift *swift, uint64_t rtt)
+{
+	uint64_t age = swift->now - swift->started_at;
+	unsigned longest = swift->crowded ? DRAIN_CROWDED : DRAIN_LONGEST;
+	unsigned period = DRAIN_SHORTEST;
+
+	if (swift->slow_start || swift->limited || swift->settle || age < DRAIN_FIRST ||
+	    age < DRAIN_FIRST_ROUNDS * rtt)
+		return false;
+	while (period < longest && UINT64_C(1) << period < DRAIN_EACH * rtt)
+		period++;
+	if (swift->now >> period != swift->drained_at >> period)
+		return true;
+	return age < UINT64_C(1) << period && age >= 4 * (swift->drained_at - swift->started_at);
+}
+
+static void follow_drain(struct swift *swift, const struct congestion_sample *sample)
+{
+	bool small = swift->window < DRAIN_SMALL * (double)swift->packet;
+	unsigned rounds = small ? DRAIN_ROUNDS_SMALL : DRAIN_ROUNDS;
+
+	if (swift->drain_until && swift->now >= swift->drain_until) {
+		swift->drain_until = 0;
+		swift->settle = DRAIN_SETTLE;
+	} else if (!swift->drain_until && is_drain_due(swift, sample->rtt_smooth)) {
+		swift->drained_at = swift->now;
+		swift->drain_until = swift->now + rounds * sample->rtt_smooth;
+	}
+}
+
+/* ---- What is told ------------------------------------------------------ */
+
+static void end_round(struct swift *swift)
+{
+	if (swift->losses_ignored) {
+		swift->losses_ignored--;
+		forget_losses(swift);
+		swift->round_lost = 0;
+	}
+	swift->calm++;
+	swift->rounds++;
+	if (swift->drain_until || swift->settle) {
+		/* The delay is not that of the window. */
+		forget_delay(swift);
+		if (!swift->drain_until)
+			swift->settle--;
+	} else if (!follow_crowd(swift) && !follow_losses(swift) && !follow_marks(swift) &&
+		   (swift->samples >= SAMPLES || swift->rounds >= ROUNDS || is_urgent(swift)))
+		follow_delay(swift);
+	swift->round_acked = swift->round_marked = swift->round_lost = 0;
+	swift->limited = true;
+}
+
+static void forget_noise(struct swift *swift)
+{
+	swift->noise_at = swift->now;
+	swift->noise_least = UINT64_MAX;
+	swift->noise_most = 0;
+}
+
+static void count_noise(struct swift *swift, uint64_t delay)
+{
+	double noise;
+
+	if (swift->slow_start || swift->drain_until || swift->settle) {
+		forget_noise(swift);
+		return;
+	}
+	if (delay < swift->noise_least)
+		swift->noise_least = delay;
+	if (delay > swift->noise_most)
+		swift->noise_most = delay;
+	if (swift->now - swift->noise_at < NOISE_TIME)
+		return;
+	noise = least_of((double)(swift->noise_most - swift->noise_least), NOISE_MOST);
+	swift->noise += (noise - swift->noise) / NOISE_MEAN;
+	forget_noise(swift);
+}
+
+static void count_delay(struct swift *swift, const struct congestion_sample *sample)
+{
+	uint64_t delay = sample->rtt > sample->rtt_least ? sample->rtt - sample->rtt_least : 0;
+
+	swift->rtt_least = sample->rtt_least;
+	swift->samples++;
+	if (delay < swift->delay)
+		swift->delay = delay;
+	count_noise(swift, delay);
+	if (swift->drain_until && (double)delay < middle_target(swift))
+		leave_crowd(swift);
+}
+
+/* A window that is not used does not grow: nobody knows what it would do. */
+static bool is_limited(const struct swift *swift, const struct congestion_sample *sample)
+{
+	return sample->limited || (double)sample->in_flight < swift->window / 2;
+}
+
+static void swift_on_ack(void *state, const struct congestion_sample *sample)
+{
+	struct swift *swift = state;
+	uint64_t late = sample->late < swift->lost ? sample->late : swift->lost;
+
+	swift->now = sample->now;
+	if (sample->rtt)
+		count_delay(swift, sample);
+	swift->acked += sample->acked;
+	swift->lost += sample->lost - late;
+	swift->round_acked += sample->acked;
+	swift->round_lost += sample->lost;
+	swift->round_marked += sample->marks * swift->packet;
+	swift->limited = swift->limited && (is_limited(swift, sample) || !sample->acked);
+	if (swift->slow_start && !is_limited(swift, sample)) {
+		set_window(swift, swift->window + (double)sample->acked);
+		if (swift->samples >= SAMPLES_START)
+			follow_delay(swift);
+	}
+	follow_drain(swift, sample);
+	if (sample->round)
+		end_round(swift);
+}
+
+/* One timeout may be the peer's scheduler; two are a path that is cut, or was changed. */
+static void swift_on_timeout(void *state, unsigned count, uint64_t now)
+{
+	struct swift *swift = state;
+
+	swift->now = now;
+	if (count < 2)
+		return;
+	if (count == 2 && !swift->slow_start)
+		swift->ceiling = swift->window / 2;
+	set_window(swift, least_of(swift->window, WINDOW_START * (double)swift->packet));
+	swift->slow_start = true;
+	swift->drain_until = 0;
+	swift->losses_ignored = 2;
+	forget_losses(swift);
+	forget_delay(swift);
+}
+
+/* Pacing spreads the window, so it may be kept for a while; but others may have come. */
+static void swift_on_idle(void *state, uint64_t idle)
+{
+	struct swift *swift = state;
+	double start = WINDOW_START * (double)swift->packet;
+	unsigned halvings = idle / (1000 * MS) < 32 ? (unsigned)(idle / (1000 * MS)) : 32;
+
+	if (!halvings)
+		return;
+	swift->ceiling = most_of(swift->ceiling, swift->window / 2);
+	set_window(swift, most_of(start, swift->window / (double)(UINT64_C(1) << halvings)));
+	swift->slow_start = true;
+	swift->drain_until = 0;
+	forget_delay(swift);
+}
+
+static uint64_t swift_window(const void *state)
+{
+	const struct swift *swift = state;
+	double least = WINDOW_LEAST * (double)swift->packet;
+
+	double window = swift->drain_until ? least : most_of(least, swift->window);
+
+	return (uint64_t)least_of(window, (double)swift->most);
+}
+
+/*
+ * More than the window in a round trip, so that the window is what decides, but without bursts. A
+ * window that is too small for that is kept by the pace.
+ */
+static uint64_t swift_rate(const void *state, uint64_t rtt_smooth)
+{
+	const struct swift *swift = state;
+	double least = WINDOW_LEAST * (double)swift->packet;
+	double window = swift->window;
+
+	if (!rtt_smooth)
+		return 0;
+	if (swift->drain_until)
+		window = DRAIN_PACE * least_of(window, least);
+	else if (swift->slow_start)
+		window *= 2;
+	else if (window >= least)
+		window *= 1.25;
+	return (uint64_t)(window * 1e9 / (double)rtt_smooth) + 1;
+}
+
+const struct congestion_ops congestion_swift = {
+	.name = "swift",
+	.summary = "by the delay of queues (Swift, SIGCOMM 2020); the default",
+	.start = swift_start,
+	.on_ack = swift_on_ack,
+	.on_timeout = swift_on_timeout,
+	.on_idle = swift_on_idle,
+	.window = swift_window,
+	.rate = swift_rate,
+};
