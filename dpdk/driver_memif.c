@@ -206,11 +206,17 @@ static int check_names(struct port_wish *wish)
 {
 	static const char names[] = " id role bsize rsize socket socket-abstract mac zero-copy "
 				    "secret ";
-	char name[32];
+	char name[32] = " ";
 
 	for (const char *at = wish->given; *at; at += strcspn(at, ","), at += *at == ',') {
-		snprintf(name, sizeof(name), " %.*s ", (int)strcspn(at, "=,"), at);
-		if (!strstr(names, name) || at[strcspn(at, "=,")] != '=')
+		size_t length = strcspn(at, "=,");
+		bool known = at[length] == '=' && length + 3 <= sizeof(name);
+
+		if (known) {
+			memcpy(name + 1, at, length);
+			memcpy(name + 1 + length, " ", 2);
+		}
+		if (!known || !strstr(names, name))
 			return haul_fail(wish->engine, -EINVAL,
 					 "port=: memif knows no argument \"%.*s\"; valid are%s, "
 					 "each with =VALUE",

@@ -222,8 +222,8 @@ struct haul_data_ops {
 				 void *base, size_t length, unsigned use, void **region);
 	void (*region_remove)(struct backend_context *context, void *region);
 
-	/* Memory that the backend likes best, zeroed and page aligned. NULL, the op or its answer: the
-	 * engine maps it. */
+	/* Memory that the backend likes best, zeroed and page aligned. NULL, the op or its answer:
+	 * the engine maps it. */
 	void *(*memory_allocate)(struct backend_context *context, size_t length);
 	void (*memory_free)(struct backend_context *context, void *base, size_t length);
 
@@ -316,9 +316,9 @@ void haul_on_room(haul_endpoint *endpoint);
 void haul_on_pushed(haul_endpoint *endpoint, struct haul_push *push);
 
 /*
- * For a thread of a backend's own, which does not hold the lock: drive the context once, as its owner
- * does in haul_poll(), when nobody else drives it. Completions wait for the owner. The number of
- * things that `progress` did, or -EBUSY: somebody drives it, or has the lock.
+ * For a thread of a backend's own, which does not hold the lock: drive the context once, as its
+ * owner does in haul_poll(), when nobody else drives it. Completions wait for the owner. The number
+ * of things that `progress` did, or -EBUSY: somebody drives it, or has the lock.
  */
 int haul_drive(haul_context *context);
 

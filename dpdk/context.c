@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts: opening, progress, waiting. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "dpdk.h"
+
+/* Nobody looked for so long: packets may have been lost here, and silence says nothing. */
+#define LONG_PAUSE (100 * MS)
+
+/* Packets that waited for so long at the port tell nothing about the path. */
+#define AWAY (1 * MS)
+
+/* The clock and the timers are looked at with each so many looks at the port. */
+#define LOOKS 8
+
+#define SWEEP_EVERY (20 * MS)
+
+/* Packets that still wait for the port when the peer was silent for so long are dropped, when their
+ * pushes have ended. */
+#define STALLED (100 * MS)
+
+/* How long wait() sleeps between two looks at the port, at first and later. */
+#define NAP_FIRST (5 * US)
+#define NAP_LONGEST (50 * US)
+#define NAP_IDLE (500 * US)
+#define IDLE_AFTER (20 * MS)
+
+/* ---- Opening and closing ----------------------------------------------- */
+
+static void context_free(struct backend_context *context)
+{
+	if (context->port) {
+		for (unsigned i = 0; i < context->held_count; i++)
+			rte_pktmbuf_free(context->held[i]);
+		for (uint32_t i = 0; i < context->kept_count; i++)
+			rte_pktmbuf_free(context->kept[i]);
+		output_free(context);
+		port_close(context->port);
+	}
+	neighbours_free(context);
+	timers_free(&context->timers);
+	if (context->wake_fd >= 0)
+		close(context->wake_fd);
+	free(context->kept);
+	free(context->names);
+	free(context);
+}
+
+/* Between two processes there is no network to crowd, and a delay only says who was scheduled. */
+static const struct congestion_ops *choose_congestion(const struct backend_context *context)
+{
+	unsigned choice = context->config->congestion;
+
+	if (choice)
+		return congestion_all[choice - 1];
+	return context->port->wire ? &congestion_swift : &congestion_fixed;
+}
+
+static int dpdk_open(haul_context *engine, const void *config, struct backend_context **out)
+{
+	struct backend_context *context = calloc(1, sizeof(*context));
+	int error;
+
+	if (!context)
+		return -ENOMEM;
+	context->engine = engine;
+	context->config = config;
+	context->keeper_fd = context->wake_fd = -1;
+	context->neighbour_at = UINT64_MAX;
+	context->now = context->input_at = context->looked_at = haul_clock();
+	TAILQ_INIT(&context->links);
+	TAILQ_INIT(&context->ready);
+	TAILQ_INIT(&context->hearing);
+	TAILQ_INIT(&context->listeners);
+	LIST_INIT(&context->neighbours);
+	error = haul_random(context->secret, sizeof(context->secret));
+	if (!error)
+		error = haul_random(&context->incarnation, sizeof(context->incarnation));
+	if (!error)
+		error = haul_random(&context->peer_factor, sizeof(context->peer_factor));
+	context->peer_factor |= 1;
+	if (error)
+		goto failed;
+	context->wake_fd = haul_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (context->wake_fd < 0) {
+		error = haul_fail(
+			engine, -errno,
+			"no descriptor for the context: %s (ulimit -n shows and raises the limit)",
+			haul_strerror(errno));
+		goto failed;
+	}
+	error = port_open(engine, context->config, &context->port);
+	if (error)
+		goto failed;
+	context->kept_room = context->port->ring;
+	context->kept = calloc(context->kept_room, sizeof(struct rte_mbuf *));
+	if (!context->kept) {
+		error = -ENOMEM;
+		goto failed;
+	}
+	context->sums = context->config->sums == DPDK_SUMS_YES ||
+			(context->config->sums == DPDK_SUMS_AUTO && context->port->wire);
+	context->congestion = choose_congestion(context);
+	neighbours_announce(context);
+	output_flush(context);
+	error = keeper_start(context);
+	if (error)
+		goto failed;
+	*out = context;
+	return 0;
+failed:
+	keeper_stop(context);
+	context_free(context);
+	return error;
+}
+
+static void dpdk_close(struct backend_context *context)
+{
+	keeper_stop(context);
+	while (!TAILQ_EMPTY(&context->links))
+		link_free(TAILQ_FIRST(&context->links));
+	context_free(context);
+}
+
+static void dpdk_close_in_child(struct backend_context *context)
+{
+	close(context->wake_fd);
+	close(context->keeper_fd);
+	port_close_in_child(context->port);
+}
+
+/* ---- Progress ---------------------------------------------------------- */
+
+static int report_errors(struct backend_context *context)
+{
+	struct backend_link *link, *next;
+	int done = 0;
+
+	for (link = TAILQ_FIRST(&context->links); link && context->errors; link = next) {
+		next = TAILQ_NEXT(link, all);
+		if (!link->error || link->lost || link->state == LINK_GONE)
+			continue;
+		done++;
+		transfers_forget(link);
+		link->lost = true;
+		context->errors--;
+		if (link->endpoint) {
+			/* The engine disconnects the link from within. */
+			haul_on_lost(link->endpoint, link->error == LINK_ENDED ? 0 : link->error,
+				     link->why);
+		} else {
+			link_gone(link);
+		}
+	}
+	return done;
+}
+
+static void free_gone(struct backend_context *context)
+{
+	struct backend_link *link, *next;
+
+	context->gone = false;
+	for (link = TAILQ_FIRST(&context->links); link; link = next) {
+		next = TAILQ_NEXT(link, all);
+		if (link->state == LINK_GONE)
+			link_free(link);
+	}
+}
+
+static int run_timers(struct backend_context *context)
+{
+	/* Those that are due again at once have to wait for what comes and leaves meanwhile. */
+	uint32_t most = context->timers.count;
+	struct backend_link *link;
+	uint32_t done = 0;
+
+	while (done < most && (link = timers_due(&context->timers, context->now))) {
+		link_run(link);
+		done++;
+	}
+	return (int)done;
+}
+
+static void note_time(struct backend_context *context)
+{
+	uint64_t now = haul_clock();
+
+	context->away = context->keeping && pthread_equal(pthread_self(), context->keeper);
+	context->pause = now - context->input_at;
+	if (context->pause > LONG_PAUSE)
+		context->awake_at = now;
+	context->now = context->input_at = now;
+	context->seen_at = context->pause < AWAY ? now : 0;
+	if (!context->away)
+		__atomic_store_n(&context->looked_at, now, __ATOMIC_RELAXED);
+}
+
+static void sweep(struct backend_context *context)
+{
+	struct backend_link *link;
+
+	context->sweep_at = context->now + SWEEP_EVERY;
+	receive_sweep(context);
+	if (!port_watch(context->port, context->now))
+		return;
+	haul_log(HAUL_LOG_INFO, "the link of port=%s is %s", context->config->port,
+		 context->port->link_up ? "up" : "down");
+	if (!context->port->link_up)
+		return;
+	neighbours_announce(context);
+	/* What was sent meanwhile is lost: no need to find that out slowly. */
+	TAILQ_FOREACH (link, &context->links, all) {
+		if (!link_talks(link))
+			continue;
+		recovery_lose_all(&link->recovery);
+		link_ready(link);
+	}
+}
+
+/* Pushes that have ended, but whose bytes the driver has not let go of. */
+static int reclaim(struct backend_context *context)
+{
+	struct backend_link *link;
+	int done = 0;
+
+	TAILQ_FOREACH (link, &context->links, all) {
+		uint64_t silent = context->now - link->heard_at;
+
+		if (!link->returning || !link->endpoint || link->error)
+			continue;
+		/* A port that takes nothing any more has nothing to give back. */
+		if (silent > STALLED)
+			output_drop(context, link->queue);
+		port_reclaim(context->port, silent > MS);
+		transfer_reclaimed(link);
+		done++;
+	}
+	return done;
+}
+
+static void drain_wake(struct backend_context *context)
+{
+	uint64_t value;
+	ssize_t ignored;
+
+	if (!__atomic_exchange_n(&context->woken, false, __ATOMIC_ACQUIRE))
+		return;
+	ignored = read(context->wake_fd, &value, sizeof(value));
+	(void)ignored;
+}
+
+static void dpdk_wake(struct backend_context *context)
+{
+	uint64_t value = 1;
+	ssize_t ignored = write(context->wake_fd, &value, sizeof(value));
+
+	(void)ignored;
+	/* Afterwards: whoever sees it finds something to read. */
+	__atomic_store_n(&context->woken, true, __ATOMIC_RELEASE);
+}
+
+/* Something can be done at once. */
+static bool has_work(const struct backend_context *context)
+{
+	for (unsigned i = 0; i < context->port->queues; i++) {
+		if (context->out[i].count)
+			return true;
+	}
+	return !TAILQ_EMPTY(&context->ready) || context->loop.count || context->errors ||
+	       context->gone || context->returning;
+}
+
+/* Take what is there, for progress(). */
+static bool look(struct backend_context *context)
+{
+	for (unsigned i = 0; i < context->port->queues && !context->held_count; i++)
+		context->held_count = port_receive(context->port, i, context->held, PORT_BURST);
+	return context->held_count > 0;
+}
+
+/*
+ * Nothing came, and nothing waits. Whoever polls without a pause need not ask for the time with
+ * each look, which costs more than the look.
+ */
+static bool is_quiet(struct backend_context *context)
+{
+	if (context->keeping && pthread_equal(pthread_self(), context->keeper))
+		return false;
+	return !look(context) && !context->kept_count && !has_work(context) &&
+	       !__atomic_load_n(&context->woken, __ATOMIC_RELAXED) && ++context->looks % LOOKS;
+}
+
+static int dpdk_progress(struct backend_context *context)
+{
+	uint32_t kept;
+	int done;
+
+	if (is_quiet(context))
+		return 0;
+	note_time(context);
+	if (!context->away) {
+		drain_wake(context);
+		if (context->kept_count)
+			input_kept(context);
+	}
+	kept = context->kept_count;
+	done = input_run(context);
+	if (context->away && context->kept_count != kept)
+		dpdk_wake(context);
+	if (timers_next(&context->timers) <= context->now)
+		done += run_timers(context);
+	if (context->neighbour_at <= context->now)
+		neighbours_run(context);
+	if (context->sweep_at <= context->now)
+		sweep(context);
+	if (context->errors)
+		done += report_errors(context);
+	if (context->returning)
+		done += reclaim(context);
+	if (!TAILQ_EMPTY(&context->ready))
+		done += output_run(context);
+	output_flush(context);
+	if (context->gone)
+		free_gone(context);
+	return done;
+}
+
+/* ---- Waiting ----------------------------------------------------------- */
+
+/*
+ * wait() looks at the time by itself, and so does the keeper for an owner that sleeps elsewhere:
+ * the engine's clock would only wake it for nothing.
+ */
+static uint64_t dpdk_next_timer(struct backend_context *context)
+{
+	uint64_t at = timers_next(&context->timers);
+
+	if (context->neighbour_at < at)
+		at = context->neighbour_at;
+	if (context->sweep_at < at && context->active)
+		at = context->sweep_at;
+	if (has_work(context))
+		at = 0;
+	__atomic_store_n(&context->due_at, at, __ATOMIC_RELAXED);
+	/* It may be about to sleep elsewhere than in wait(). */
+	if (context->watched && at && !context->away)
+		keeper_wake(context);
+	return at ? UINT64_MAX : 0;
+}
+
+static void nap(struct backend_context *context, uint64_t ns)
+{
+	struct pollfd wake = {.fd = context->wake_fd, .events = POLLIN};
+	struct timespec time = {.tv_nsec = (long)ns};
+
+	ppoll(&wake, 1, &time, NULL);
+}
+
+static bool is_idle(const struct backend_context *context, uint64_t now)
+{
+	return now - __atomic_load_n(&context->busy_at, __ATOMIC_RELAXED) > IDLE_AFTER;
+}
+
+/* No driver here has an event to wait for: short naps between looks. */
+static void dpdk_wait(struct backend_context *context, int timeout_ms)
+{
+	uint64_t start = haul_clock(), now = start;
+	uint64_t rest = is_idle(context, now) ? NAP_IDLE : NAP_FIRST;
+	uint64_t until = timeout_ms < 0 ? UINT64_MAX : start + (uint64_t)timeout_ms * MS;
+
+	while (!look(context) && !__atomic_load_n(&context->woken, __ATOMIC_ACQUIRE)) {
+		uint64_t due = __atomic_load_n(&context->due_at, __ATOMIC_RELAXED);
+
+		if (due > until)
+			due = until;
+		if (now >= due)
+			break;
+		nap(context, due - now < rest ? due - now : rest);
+		now = context->input_at = haul_clock();
+		__atomic_store_n(&context->looked_at, now, __ATOMIC_RELAXED);
+		rest = 2 * rest < NAP_LONGEST ? 2 * rest : NAP_LONGEST;
+		if (is_idle(context, now))
+			rest = NAP_IDLE;
+	}
+}
+
+static int dpdk_event_fd(struct backend_context *context)
+{
+	context->watched = true;
+	return context->wake_fd;
+}
+
+/* ---- The backend ------------------------------------------------------- */
+
+static int dpdk_control(struct backend_link *link, const uint8_t *message, size_t length)
+{
+	const struct packet_record record = {.message = message,
+					     .message_length = (uint16_t)length};
+	int error = stream_append(&link->stream, &record);
+
+	if (!error)
+		link_ready(link);
+	note_busy(link->context);
+	return error;
+}
+
+static int dpdk_push(struct backend_link *link, struct haul_push *push)
+{
+	int error = transfer_push(link, push);
+
+	if (!error)
+		link_ready(link);
+	return error;
+}
+
+static void dpdk_flush(struct backend_link *link)
+{
+	struct backend_context *context = link->context;
+
+	context->now = haul_clock();
+	output_link(link);
+	output_flush(context);
+}
+
+static int dpdk_region_add(struct backend_context *context, void *base, size_t length, unsigned use,
+			   void **region)
+{
+	*region = NULL;
+	return port_register(context->port, base, length, region);
+}
+
+static void dpdk_region_remove(struct backend_context *context, void *region)
+{
+	if (region)
+		port_unregister(context->port, region);
+}
+
+static void *dpdk_memory_allocate(struct backend_context *context, size_t length)
+{
+	return port_memory(context->port, length);
+}
+
+static void dpdk_memory_free(struct backend_context *context, void *base, size_t length)
+{
+	port_memory_free(context->port, base);
+}
+
+static const struct haul_context_ops context_ops = {
+	.probe = port_probe,
+	.describe = port_describe,
+	.open = dpdk_open,
+	.close = dpdk_close,
+	.close_in_child = dpdk_close_in_child,
+	.progress = dpdk_progress,
+	.wait = dpdk_wait,
+	.wake = dpdk_wake,
+	.event_fd = dpdk_event_fd,
+	.next_timer = dpdk_next_timer,
+};
+
+static const struct haul_link_ops link_ops = {
+	.listen = listen_open,
+	.unlisten = listen_close,
+	.connect = opening_connect,
+	.disconnect = link_disconnect,
+	.leaving = links_leaving,
+	.control = dpdk_control,
+	.flush = dpdk_flush,
+	.statistics = link_statistics,
+};
+
+static const struct haul_data_ops data_ops = {
+	.region_add = dpdk_region_add,
+	.region_remove = dpdk_region_remove,
+	.memory_allocate = dpdk_memory_allocate,
+	.memory_free = dpdk_memory_free,
+	.push = dpdk_push,
+	.push_end = transfer_push_end,
+};
+
+__attribute__((visibility("default"))) const struct haul_backend haul_backend_dpdk = {
+	.version = HAUL_BACKEND_VERSION,
+	.name = "dpdk",
+	.summary = "packets built here, over any DPDK port",
+	.options = dpdk_options,
+	.config_size = sizeof(struct dpdk_config),
+	.context = &context_ops,
+	.link = &link_ops,
+	.data = &data_ops,
+};
