@@ -174,9 +174,20 @@ struct world *world_new(void *parameter)
 	return world;
 }
 
+/* A thread of the transport's may close some a moment later. */
+static int descriptors_over(int allowed)
+{
+	const uint64_t until = now_ms() + 3000;
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	while (descriptors_open() > allowed && now_ms() < until)
+		nanosleep(&pause, NULL);
+	return descriptors_open() - allowed;
+}
+
 static int world_check_left(const struct world *world)
 {
-	int descriptors = descriptors_open() - world->descriptors;
+	int descriptors = descriptors_over(world->descriptors);
 	int threads = threads_over(world->threads);
 
 	if (descriptors)
