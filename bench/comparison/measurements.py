@@ -117,10 +117,15 @@ class Ucx:
 
 
 class Tensorhaul:
-    """haul-bench-client on host A and haul-bench-server on host B."""
+    """haul-bench-client on host A and haul-bench-server on host B.
+
+    dpdk goes through the hosts' own network cards, beside the kernel, with addresses that the
+    kernel does not know.
+    """
 
     def __init__(self, spec, programs):
         self.spec = spec
+        self._past_kernel = spec.split(",")[0] == "dpdk"
         self.name = f"tensorhaul {spec}"
         self._programs = programs
 
@@ -137,18 +142,30 @@ class Tensorhaul:
         return {"latency_us": result.get("latency_us"),
                 "ceiling_latency_us": result.get("ceiling_latency_us")}
 
+    def _spec_on(self, hosts, host):
+        if not self._past_kernel:
+            return self.spec
+        return f"{self.spec},port=eth0,ip={hosts.port_address(host)}/24"
+
+    def _listen_host(self, hosts):
+        return hosts.port_address("B") if self._past_kernel else hosts.address("B")
+
     def _run(self, hosts, test, size, seconds):
         with tempfile.TemporaryDirectory() as folder:
             address_file = os.path.join(folder, "address")
             json_file = os.path.join(folder, "results")
-            with hosts.start("B", [self._programs.server, f"--transport={self.spec}",
-                                   f"--listen={hosts.address('B')}:0",
+            with hosts.start("B", [self._programs.server,
+                                   f"--transport={self._spec_on(hosts, 'B')}",
+                                   f"--listen={self._listen_host(hosts)}:0",
+                                   f"--ceiling-host={hosts.address('B')}",
                                    f"--address-file={address_file}"]) as server:
                 address = server.wait_for_file(address_file)
-                hosts.run("A", [self._programs.client, f"--transport={self.spec}",
+                hosts.run("A", [self._programs.client,
+                                f"--transport={self._spec_on(hosts, 'A')}",
                                 f"--connect={address}", f"--test={test}", f"--size={size}",
                                 f"--seconds={seconds:g}", f"--warmup={WARMUP_SECONDS}",
-                                "--rounds=1", "--ceiling", "--live=no",
+                                "--rounds=1", "--ceiling",
+                                f"--ceiling-connect={hosts.address('B')}:0", "--live=no",
                                 f"--json={json_file}"],
                           2 * (seconds + WARMUP_SECONDS) + SPARE_SECONDS)
             with open(json_file, encoding="utf-8") as file:

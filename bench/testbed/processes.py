@@ -139,6 +139,9 @@ class Program:
         self._output += more or b""
         return bool(more)
 
+    def has_ended(self):
+        return self._process.poll() is not None
+
     def wait_for_line(self, text, seconds=20):
         deadline = time.monotonic() + seconds
         while text.encode() not in self._output:
