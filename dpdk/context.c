@@ -122,7 +122,13 @@ failed:
 
 static void dpdk_close(struct backend_context *context)
 {
+	struct backend_link *link;
+
 	keeper_stop(context);
+	/* Nobody will answer for those that could not leave in time: this is their last word. */
+	TAILQ_FOREACH (link, &context->links, all)
+		link_say_over(link);
+	output_flush(context);
 	while (!TAILQ_EMPTY(&context->links))
 		link_free(TAILQ_FIRST(&context->links));
 	context_free(context);

@@ -366,6 +366,9 @@ void link_opened(struct backend_link *link, const struct packet_open *open);
 void link_fail(struct backend_link *link, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 void link_gone(struct backend_link *link);
+/* One word that it is over, when there is no time left for more. A peer that misses it is told when
+ * it speaks, as long as this context lives. */
+void link_say_over(struct backend_link *link);
 void link_timer(struct backend_link *link, uint64_t at);
 /* Its time has come. */
 void link_run(struct backend_link *link);

@@ -60,10 +60,11 @@ static void take_reset(struct backend_context *context, const struct frame *fram
 
 /* ---- Ours -------------------------------------------------------------- */
 
-/* The engine would be called for it. */
+/* The engine would be called for it, or it must not overtake those. */
 static bool is_for_owner(const struct packet_head *head)
 {
-	return head->type == PACKET_TYPE_STREAM || head->type == PACKET_TYPE_DATA;
+	return head->type == PACKET_TYPE_STREAM || head->type == PACKET_TYPE_DATA ||
+	       head->type == PACKET_TYPE_CLOSE;
 }
 
 /* True: the packet is to be kept until the owner comes. */

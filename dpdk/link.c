@@ -400,14 +400,17 @@ void link_gone(struct backend_link *link)
 	timers_remove(&link->context->timers, link);
 }
 
-/* One word, as it has no time left for more; a peer that misses it is told when it speaks. */
-static void say_over(struct backend_link *link)
+void link_say_over(struct backend_link *link)
 {
+	bool in_order = link->state == LINK_CLOSING;
 	uint8_t bytes[PACKET_CLOSE];
 
-	if (link->peer_name)
-		output_plain(link, bytes,
-			     packet_write_close(bytes, link->peer_name, PACKET_REASON_PROTOCOL), 0);
+	if (!link->peer_name || link->state == LINK_GONE || link->closed)
+		return;
+	output_plain(link, bytes,
+		     packet_write_close(bytes, link->peer_name,
+					in_order ? PACKET_REASON_NONE : PACKET_REASON_PROTOCOL),
+		     0);
 }
 
 void link_disconnect(struct backend_link *link, bool in_order)
@@ -427,8 +430,8 @@ void link_disconnect(struct backend_link *link, bool in_order)
 		link_timer(link, context->now);
 		return;
 	}
-	if (link->state == LINK_OPEN && link->error != -ECONNRESET && !link->closed)
-		say_over(link);
+	if (link->state == LINK_OPEN && link->error != -ECONNRESET)
+		link_say_over(link);
 	link_gone(link);
 }
 
