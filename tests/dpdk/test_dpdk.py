@@ -214,7 +214,7 @@ def bridged(*options):
 def test_conformance_over_af_packet():
     require_root()
     conformance("dpdk,port=haul%n,ip=10.77.0.%n/16,hugepages=no",
-                "types,keys,ends,auth,refuse", before=bridged())
+                "types,ends,auth", before=bridged())
 
 
 def test_conformance_over_af_packet_without_root():
