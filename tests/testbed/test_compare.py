@@ -143,7 +143,8 @@ def test_what_a_crash_left_the_next_run_removes():
         # Its programs die with it.
         for host in "ab":
             wait_until(lambda host=host: not programs_on(f"{name}-{host}"), 10, "programs end")
-        done = compare(f"--build={BUILD}", f"--report={folder}", "--json=-", *SHORT)
+        done = compare(f"--build={BUILD}", "--transports=tcp", f"--report={folder}", "--json=-",
+                       *SHORT)
         check(name in done.stderr and not namespaces_of(name), f"{name} is left: {done.stderr}")
         # With the results on the standard output there is nothing else on it.
         check_results(json.loads(done.stdout))
