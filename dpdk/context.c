@@ -19,6 +19,9 @@
 /* The clock and the timers are looked at with each so many looks at the port. */
 #define LOOKS 8
 
+/* A closing context's last words may wait so long for the port. */
+#define CLOSE_PATIENCE (20 * MS)
+
 #define SWEEP_EVERY (20 * MS)
 
 /* Packets that still wait for the port when the peer was silent for so long are dropped, when their
@@ -120,6 +123,28 @@ failed:
 	return error;
 }
 
+static bool any_out(const struct backend_context *context)
+{
+	for (unsigned i = 0; i < context->port->queues; i++) {
+		if (context->out[i].count)
+			return true;
+	}
+	return false;
+}
+
+/* What is queued leaves, unless the port takes nothing for CLOSE_PATIENCE. */
+static void flush_all(struct backend_context *context)
+{
+	const struct timespec pause = {.tv_nsec = 100 * 1000};
+	uint64_t until = haul_clock() + CLOSE_PATIENCE;
+
+	output_flush(context);
+	while (any_out(context) && haul_clock() < until) {
+		nanosleep(&pause, NULL);
+		output_flush(context);
+	}
+}
+
 static void dpdk_close(struct backend_context *context)
 {
 	struct backend_link *link;
@@ -128,7 +153,7 @@ static void dpdk_close(struct backend_context *context)
 	/* Nobody will answer for those that could not leave in time: this is their last word. */
 	TAILQ_FOREACH (link, &context->links, all)
 		link_say_over(link);
-	output_flush(context);
+	flush_all(context);
 	while (!TAILQ_EMPTY(&context->links))
 		link_free(TAILQ_FIRST(&context->links));
 	context_free(context);
@@ -274,10 +299,8 @@ static void dpdk_wake(struct backend_context *context)
 /* Something can be done at once. */
 static bool has_work(const struct backend_context *context)
 {
-	for (unsigned i = 0; i < context->port->queues; i++) {
-		if (context->out[i].count)
-			return true;
-	}
+	if (any_out(context))
+		return true;
 	return !TAILQ_EMPTY(&context->ready) || context->loop.count || context->errors ||
 	       context->gone || context->returning;
 }
