@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <net/if.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,27 +15,9 @@
 
 #include "port_private.h"
 
-struct text {
-	char *at;
-	size_t room, used;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
-{
-	va_list arguments;
-	int length;
-
-	if (text->used >= text->room)
-		return;
-	va_start(arguments, format);
-	length = vsnprintf(text->at + text->used, text->room - text->used, format, arguments);
-	va_end(arguments);
-	text->used += length > 0 ? (size_t)length : 0;
-}
-
 /* ---- Memory and rights ------------------------------------------------------ */
 
-static void describe_hugepages(struct text *text)
+static void describe_hugepages(struct haul_text *text)
 {
 	struct eal_hugepages pages;
 	unsigned long long kib;
@@ -44,13 +25,14 @@ static void describe_hugepages(struct text *text)
 	eal_hugepages(&pages);
 	kib = pages.size / 1024;
 	if (pages.reserved)
-		add(text, "hugepages: %llu of %llu KiB, %llu free\n",
-		    (unsigned long long)pages.reserved, kib, (unsigned long long)pages.free);
+		haul_text_add(text, "hugepages: %llu of %llu KiB, %llu free\n",
+			      (unsigned long long)pages.reserved, kib,
+			      (unsigned long long)pages.free);
 	else
-		add(text,
-		    "hugepages: none; cards and net_virtio_user want some: `echo 512 > "
-		    "/sys/kernel/mm/hugepages/hugepages-%llukB/nr_hugepages`\n",
-		    kib);
+		haul_text_add(text,
+			      "hugepages: none; cards and net_virtio_user want some: `echo 512 > "
+			      "/sys/kernel/mm/hugepages/hugepages-%llukB/nr_hugepages`\n",
+			      kib);
 }
 
 static bool may_send_raw(void)
@@ -63,23 +45,23 @@ static bool may_send_raw(void)
 	return true;
 }
 
-static void describe_rights(struct text *text)
+static void describe_rights(struct haul_text *text)
 {
 	struct rlimit limit = {0};
 
-	add(text, "this process %s use interfaces (CAP_NET_RAW)",
-	    may_send_raw() ? "may" : "may not");
+	haul_text_add(text, "this process %s use interfaces (CAP_NET_RAW)",
+		      may_send_raw() ? "may" : "may not");
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (limit.rlim_cur == RLIM_INFINITY)
-		add(text, ", and lock any memory\n");
+		haul_text_add(text, ", and lock any memory\n");
 	else
-		add(text, ", and lock %llu KiB of memory without CAP_IPC_LOCK\n",
-		    (unsigned long long)limit.rlim_cur / 1024);
+		haul_text_add(text, ", and lock %llu KiB of memory without CAP_IPC_LOCK\n",
+			      (unsigned long long)limit.rlim_cur / 1024);
 }
 
 /* ---- Ports -------------------------------------------------------------------- */
 
-static void describe_interfaces(struct text *text)
+static void describe_interfaces(struct haul_text *text)
 {
 	struct if_nameindex *list = if_nameindex();
 	struct interface interface;
@@ -87,14 +69,15 @@ static void describe_interfaces(struct text *text)
 	for (struct if_nameindex *at = list; at && at->if_index; at++) {
 		if (interface_look(at->if_name, &interface) || interface.loopback)
 			continue;
-		add(text, "interface %s: %s, MTU %u", at->if_name,
-		    !interface.up       ? "down"
-		    : interface.running ? "up"
-					: "up, no link",
-		    interface.mtu);
+		haul_text_add(text, "interface %s: %s, MTU %u", at->if_name,
+			      !interface.up       ? "down"
+			      : interface.running ? "up"
+						  : "up, no link",
+			      interface.mtu);
 		if (interface.rate)
-			add(text, ", %llu Mb/s", (unsigned long long)interface.rate * 8 / 1000000);
-		add(text, "\n");
+			haul_text_add(text, ", %llu Mb/s",
+				      (unsigned long long)interface.rate * 8 / 1000000);
+		haul_text_add(text, "\n");
 	}
 	if (list)
 		if_freenameindex(list);
@@ -132,7 +115,7 @@ static bool is_network(const char *device)
 	return class >> 16 == 2;
 }
 
-static void describe_cards(struct text *text)
+static void describe_cards(struct haul_text *text)
 {
 	DIR *folder = opendir("/sys/bus/pci/devices");
 	struct dirent *entry;
@@ -144,8 +127,8 @@ static void describe_cards(struct text *text)
 		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/driver", entry->d_name);
 		if (!read_link(path, driver, sizeof(driver)))
 			snprintf(driver, sizeof(driver), "none");
-		add(text, "card %s: driver %s%s\n", entry->d_name, driver,
-		    driver_is_for_cards(driver) ? "" : ", not DPDK's");
+		haul_text_add(text, "card %s: driver %s%s\n", entry->d_name, driver,
+			      driver_is_for_cards(driver) ? "" : ", not DPDK's");
 	}
 	if (folder)
 		closedir(folder);
@@ -155,29 +138,29 @@ static void describe_cards(struct text *text)
 
 int port_probe(char *reason, size_t room)
 {
-	struct text text = {.at = reason, .room = room};
+	struct haul_text text = {.at = reason, .room = room};
 	struct eal_hugepages pages;
 
 	/* memif needs nothing but memory: there is no host that can't run it. */
 	eal_hugepages(&pages);
-	add(&text, "%s, %s hugepages, interfaces %s be used", rte_version(),
-	    pages.reserved ? "with" : "without", may_send_raw() ? "may" : "may not");
+	haul_text_add(&text, "%s, %s hugepages, interfaces %s be used", rte_version(),
+		      pages.reserved ? "with" : "without", may_send_raw() ? "may" : "may not");
 	return 0;
 }
 
 int port_describe(const char *where, char *text, size_t room)
 {
-	struct text out = {.at = text, .room = room};
+	struct haul_text out = {.at = text, .room = room};
 
 	text[0] = 0;
-	add(&out, "%s\n", rte_version());
+	haul_text_add(&out, "%s\n", rte_version());
 	describe_hugepages(&out);
 	describe_rights(&out);
 	describe_interfaces(&out);
 	describe_cards(&out);
 	for (size_t i = 0; drivers[i]; i++)
-		add(&out, "driver %s: %s\n", drivers[i]->name, drivers[i]->summary);
+		haul_text_add(&out, "driver %s: %s\n", drivers[i]->name, drivers[i]->summary);
 	if (where)
-		add(&out, "to %s: the options port=, ip= and gateway= say how\n", where);
+		haul_text_add(&out, "to %s: the options port=, ip= and gateway= say how\n", where);
 	return 0;
 }

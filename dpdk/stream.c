@@ -225,25 +225,6 @@ void stream_lost(struct stream *stream, uint64_t number)
 
 /* ---- In ---------------------------------------------------------------- */
 
-static void take_small(struct backend_link *link, const struct packet_record *record)
-{
-	uint8_t *address = NULL;
-
-	switch (haul_place(link->endpoint, record->slot, record->offset, record->payload_length,
-			   &address)) {
-	case HAUL_PLACE_HERE:
-		if (record->payload_length)
-			memcpy(address, record->payload, record->payload_length);
-		break;
-	case HAUL_PLACE_DISCARD:
-		break;
-	default:
-		link_fail(link, -EPROTO, "the peer sent a tensor for a place that is no slot's");
-		return;
-	}
-	haul_on_arrived(link->endpoint, record->slot, record->payload_length);
-}
-
 /*
  * Whole records at the start of `bytes`: how many bytes they are. The engine may end the link
  * within each of these calls.
@@ -263,8 +244,11 @@ static uint32_t take_records(struct backend_link *link, const uint8_t *bytes, ui
 		if (size == 0)
 			return taken;
 		haul_on_control(link->endpoint, record.message, record.message_length);
-		if (record.small && link->endpoint && !link->error)
-			take_small(link, &record);
+		if (record.small && link->endpoint && !link->error &&
+		    !haul_put(link->endpoint, record.slot, record.offset, record.payload,
+			      record.payload_length))
+			link_fail(link, -EPROTO,
+				  "the peer sent a tensor for a place that is no slot's");
 		taken += (uint32_t)size;
 	}
 	return length;

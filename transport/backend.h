@@ -306,6 +306,13 @@ enum haul_place {
 enum haul_place haul_place(haul_endpoint *endpoint, uint64_t slot, uint64_t offset, uint64_t length,
 			   uint8_t **address);
 
+/*
+ * For bytes that came whole beside a message: copy them to their place in the slot, and report them
+ * as arrived. False: the peer lies, as with HAUL_PLACE_FORGED.
+ */
+bool haul_put(haul_endpoint *endpoint, uint64_t slot, uint64_t offset, const void *bytes,
+	      uint64_t length);
+
 /* `length` more bytes of the slot are in place: each byte of a push is reported exactly once. */
 void haul_on_arrived(haul_endpoint *endpoint, uint64_t slot, uint64_t length);
 
@@ -359,6 +366,15 @@ void haul_address_set_port(struct sockaddr_storage *address, unsigned port);
  */
 int haul_listen_on(haul_context *context, const char *where, const struct haul_option_range *ports,
 		   int (*try)(void *user, const struct sockaddr_storage *address), void *user);
+
+/* Text that grows within its room; what does not fit is cut off. */
+struct haul_text {
+	char *at;
+	size_t room, used;
+};
+
+void haul_text_add(struct haul_text *text, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 
 /* Fill `bytes` with randomness that can't be guessed; 0 or -EIO. */
 int haul_random(void *bytes, size_t length);

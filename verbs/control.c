@@ -200,24 +200,12 @@ void verbs_flush(struct backend_link *link)
 
 static void small_tensor(struct backend_link *link, const struct record *record)
 {
-	uint8_t *address = NULL;
-
 	if (!slot_takes_packets(link, record->slot)) {
 		link_fail(link, -EPROTO, "the peer sent a tensor in a packet that it had to write");
 		return;
 	}
-	switch (haul_place(link->endpoint, record->slot, record->offset, record->payload,
-			   &address)) {
-	case HAUL_PLACE_HERE:
-		memcpy(address, record->bytes, record->payload);
-		break;
-	case HAUL_PLACE_DISCARD:
-		break;
-	default:
+	if (!haul_put(link->endpoint, record->slot, record->offset, record->bytes, record->payload))
 		link_fail(link, -EPROTO, "the peer sent a tensor for a place that is no slot's");
-		return;
-	}
-	haul_on_arrived(link->endpoint, record->slot, record->payload);
 }
 
 void control_packet(struct backend_link *link, const uint8_t *bytes, size_t length)

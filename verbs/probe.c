@@ -2,7 +2,6 @@
 /* What this host has, in words. */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,47 +155,30 @@ int verbs_probe(char *reason, size_t room)
 
 /* ---- haul-info --------------------------------------------------------- */
 
-struct text {
-	char *at;
-	size_t room, used;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
-{
-	va_list arguments;
-	int length;
-
-	if (text->used >= text->room)
-		return;
-	va_start(arguments, format);
-	length = vsnprintf(text->at + text->used, text->room - text->used, format, arguments);
-	va_end(arguments);
-	text->used += length > 0 ? (size_t)length : 0;
-}
-
 static void describe_device(void *user, struct ibv_context *verbs)
 {
-	struct text *text = user;
+	struct haul_text *text = user;
 	struct ibv_device_attr limits;
 	struct ibv_port_attr port;
 	char gids[800];
 
 	if (ibv_query_device(verbs, &limits))
 		return;
-	add(text, "device %s: %d queue pairs, %d registrations of up to %llu bytes, %s\n",
-	    ibv_get_device_name(verbs->device), limits.max_qp, limits.max_mr,
-	    (unsigned long long)limits.max_mr_size,
-	    limits.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B ? "memory windows"
-								    : "no memory windows");
+	haul_text_add(text, "device %s: %d queue pairs, %d registrations of up to %llu bytes, %s\n",
+		      ibv_get_device_name(verbs->device), limits.max_qp, limits.max_mr,
+		      (unsigned long long)limits.max_mr_size,
+		      limits.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B
+			      ? "memory windows"
+			      : "no memory windows");
 	for (uint8_t i = 1; i <= limits.phys_port_cnt; i++) {
 		if (ibv_query_port(verbs, i, &port))
 			continue;
-		add(text, "  port %u: %s, %s, MTU %u, messages of up to %u bytes\n", i,
-		    layer(verbs, &port), ibv_port_state_str(port.state), 128u << port.active_mtu,
-		    port.max_msg_sz);
+		haul_text_add(text, "  port %u: %s, %s, MTU %u, messages of up to %u bytes\n", i,
+			      layer(verbs, &port), ibv_port_state_str(port.state),
+			      128u << port.active_mtu, port.max_msg_sz);
 	}
 	device_print_gids(verbs, gids, sizeof(gids));
-	add(text, "  GIDs: %s\n", gids[0] ? gids : "none");
+	haul_text_add(text, "  GIDs: %s\n", gids[0] ? gids : "none");
 }
 
 /* The next event's kind, or -1 when it is a failure; the event is given back. */
@@ -229,7 +211,7 @@ static int find_route(struct rdma_event_channel *events, struct rdma_cm_id *id,
 	return wait_for(events, RDMA_CM_EVENT_ROUTE_RESOLVED, &error) ? error : 0;
 }
 
-static void print_route(struct text *text, const struct rdma_cm_id *id,
+static void print_route(struct haul_text *text, const struct rdma_cm_id *id,
 			const struct sockaddr_storage *peer)
 {
 	struct sockaddr_storage own = {0};
@@ -242,14 +224,14 @@ static void print_route(struct text *text, const struct rdma_cm_id *id,
 	haul_address_print(&own, from, sizeof(from));
 	haul_address_print(peer, to, sizeof(to));
 	*strrchr(from, ':') = *strrchr(to, ':') = 0;
-	add(text, "to %s: device %s port %u, from %s", to, ibv_get_device_name(id->verbs->device),
-	    id->port_num, from);
+	haul_text_add(text, "to %s: device %s port %u, from %s", to,
+		      ibv_get_device_name(id->verbs->device), id->port_num, from);
 	if (ibv_query_port(id->verbs, id->port_num, &port) == 0)
-		add(text, ", MTU %u", 128u << port.active_mtu);
-	add(text, "\n");
+		haul_text_add(text, ", MTU %u", 128u << port.active_mtu);
+	haul_text_add(text, "\n");
 }
 
-static void describe_route(struct text *text, const char *where)
+static void describe_route(struct haul_text *text, const char *where)
 {
 	struct rdma_event_channel *events = rdma_create_event_channel();
 	struct haul_addresses addresses = {0};
@@ -263,7 +245,8 @@ static void describe_route(struct text *text, const char *where)
 	if (!error)
 		error = find_route(events, id, &addresses.list[0]);
 	if (error)
-		add(text, "to %s: no device leads there (%s)\n", where, haul_strerror(error));
+		haul_text_add(text, "to %s: no device leads there (%s)\n", where,
+			      haul_strerror(error));
 	else
 		print_route(text, id, &addresses.list[0]);
 	if (id)
@@ -275,7 +258,7 @@ static void describe_route(struct text *text, const char *where)
 
 int verbs_describe(const char *where, char *out, size_t room)
 {
-	struct text text = {.at = out, .room = room};
+	struct haul_text text = {.at = out, .room = room};
 	int count;
 
 	out[0] = 0;

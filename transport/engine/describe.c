@@ -1,12 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this host has for a transport, for people to read. */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "backends.h"
 #include "engine.h"
 #include "resolve.h"
+
+void haul_text_add(struct haul_text *text, const char *format, ...)
+{
+	va_list arguments;
+	int length;
+
+	if (text->used >= text->room)
+		return;
+	va_start(arguments, format);
+	length = vsnprintf(text->at + text->used, text->room - text->used, format, arguments);
+	va_end(arguments);
+	text->used += length > 0 ? (size_t)length : 0;
+}
 
 /* Any port: only the way to the host is asked for. */
 static void add_port(const char *peer, char *text, size_t room)

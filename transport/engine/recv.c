@@ -250,6 +250,24 @@ void haul_on_arrived(haul_endpoint *endpoint, uint64_t name, uint64_t length)
 	check_complete(endpoint, slot);
 }
 
+bool haul_put(haul_endpoint *endpoint, uint64_t name, uint64_t offset, const void *bytes,
+	      uint64_t length)
+{
+	uint8_t *address = NULL;
+
+	switch (haul_place(endpoint, name, offset, length, &address)) {
+	case HAUL_PLACE_HERE:
+		if (length)
+			memcpy(address, bytes, length);
+		haul_on_arrived(endpoint, name, length);
+		return true;
+	case HAUL_PLACE_DISCARD:
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* The checksum is computed: complete, or ask for the tensor once more. */
 void recv_digested(struct operation *operation)
 {

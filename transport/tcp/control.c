@@ -191,35 +191,15 @@ static void forged(struct backend_link *link, const char *why)
 	link_fail(link, -EPROTO, why);
 }
 
-/* Put the bytes of a small tensor where they belong. */
-static void place_small(struct backend_link *link, uint64_t slot, uint64_t offset,
-			const uint8_t *bytes, uint64_t length)
-{
-	uint8_t *address;
-
-	if (length == 0)
-		return;
-	switch (haul_place(link->endpoint, slot, offset, length, &address)) {
-	case HAUL_PLACE_HERE:
-		memcpy(address, bytes, length);
-		haul_on_arrived(link->endpoint, slot, length);
-		break;
-	case HAUL_PLACE_DISCARD:
-		break;
-	case HAUL_PLACE_FORGED:
-		forged(link, "the peer sent bytes for a slot that it may not write");
-		break;
-	}
-}
-
 static void on_small(struct backend_link *link, const uint8_t *body, size_t header, size_t length)
 {
 	uint64_t slot = get64(body), offset = get64(body + 8);
 
 	haul_on_control(link->endpoint, body + SMALL_SIZE, header);
-	if (link->endpoint && !link->error)
-		place_small(link, slot, offset, body + SMALL_SIZE + header,
-			    length - SMALL_SIZE - header);
+	if (link->endpoint && !link->error &&
+	    !haul_put(link->endpoint, slot, offset, body + SMALL_SIZE + header,
+		      length - SMALL_SIZE - header))
+		forged(link, "the peer sent bytes for a slot that it may not write");
 }
 
 /* The session's own words. */
