@@ -396,9 +396,8 @@ void opening_unreachable(struct backend_context *context, const struct frame *fr
 int listen_open(struct backend_context *context, const char *where, haul_listener *engine,
 		char *address, size_t room, struct backend_listener **listener);
 void listen_close(struct backend_listener *listener);
-/* The text of our own address. */
-void listen_address(const struct backend_context *context, uint16_t port, char *address,
-		    size_t room);
+/* An address as text. */
+void address_print(uint32_t ip, uint16_t port, char *text, size_t room);
 struct backend_listener *listen_find(struct backend_context *context, uint16_t port);
 
 /* ---- input.c, receive.c ------------------------------------------------ */

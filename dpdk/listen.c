@@ -12,6 +12,17 @@
 #define FREE_LOW 49152u
 #define FREE_COUNT 16384u
 
+void address_print(uint32_t ip, uint16_t port, char *text, size_t room)
+{
+	struct sockaddr_storage address = {0};
+	struct sockaddr_in *in = (struct sockaddr_in *)&address;
+
+	in->sin_family = AF_INET;
+	in->sin_addr.s_addr = htonl(ip);
+	in->sin_port = htons(port);
+	haul_address_print(&address, text, room);
+}
+
 struct backend_listener *listen_find(struct backend_context *context, uint16_t port)
 {
 	struct backend_listener *listener;
@@ -56,7 +67,7 @@ static int try_listen(void *user, const struct sockaddr_storage *address)
 	if (address->ss_family != AF_INET)
 		return haul_fail(context->engine, -EAFNOSUPPORT, "dpdk speaks no IPv6");
 	if (in->sin_addr.s_addr && ntohl(in->sin_addr.s_addr) != context->port->ip) {
-		listen_address(context, 0, own, sizeof(own));
+		address_print(context->port->ip, 0, own, sizeof(own));
 		return haul_fail(context->engine, -EADDRNOTAVAIL,
 				 "the address is not this port's: valid are that of ip= (%s) and *",
 				 own);
@@ -68,18 +79,6 @@ static int try_listen(void *user, const struct sockaddr_storage *address)
 				 "UDP port %u has a listener in this context", port);
 	try->port = port;
 	return 0;
-}
-
-void listen_address(const struct backend_context *context, uint16_t port, char *address,
-		    size_t room)
-{
-	struct sockaddr_storage own = {0};
-	struct sockaddr_in *in = (struct sockaddr_in *)&own;
-
-	in->sin_family = AF_INET;
-	in->sin_addr.s_addr = htonl(context->port->ip);
-	in->sin_port = htons(port);
-	haul_address_print(&own, address, room);
 }
 
 int listen_open(struct backend_context *context, const char *where, haul_listener *engine,
@@ -100,7 +99,7 @@ int listen_open(struct backend_context *context, const char *where, haul_listene
 	listener->engine = engine;
 	listener->port = try.port;
 	TAILQ_INSERT_TAIL(&context->listeners, listener, all);
-	listen_address(context, try.port, address, room);
+	address_print(context->port->ip, try.port, address, room);
 	*out = listener;
 	return 0;
 }

@@ -26,22 +26,9 @@ static uint32_t address_ip(const struct sockaddr_storage *address)
 	return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr);
 }
 
-static void address_make(struct sockaddr_storage *address, uint32_t ip, uint16_t port)
-{
-	struct sockaddr_in *in = (struct sockaddr_in *)address;
-
-	memset(address, 0, sizeof(*address));
-	in->sin_family = AF_INET;
-	in->sin_addr.s_addr = htonl(ip);
-	in->sin_port = htons(port);
-}
-
 static void name_peer(struct backend_link *link)
 {
-	struct sockaddr_storage address;
-
-	address_make(&address, link->ip, link->peer_port);
-	haul_address_print(&address, link->address, sizeof(link->address));
+	address_print(link->ip, link->peer_port, link->address, sizeof(link->address));
 }
 
 /* Any port will do, since names tell connections apart; different ones spread over queues. */

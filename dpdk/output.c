@@ -176,23 +176,32 @@ bool limiter_take(struct limiter *limiter, uint64_t now)
 	return true;
 }
 
+/* The headers of packets from us. */
+static void template_make(const struct backend_context *context, struct frame_template *template,
+			  struct frame_ends *ends, const uint8_t *target_mac)
+{
+	const struct port *port = context->port;
+
+	ends->source = port->ip;
+	ends->tag = port->tag;
+	ends->dscp = (uint8_t)context->config->dscp;
+	ends->ttl = 64;
+	memcpy(ends->source_mac, port->mac, FRAME_MAC);
+	memcpy(ends->target_mac, target_mac, FRAME_MAC);
+	frame_template_make(template, ends);
+}
+
 void output_answer(struct backend_context *context, const struct frame *frame, const uint8_t *bytes,
 		   size_t length, size_t padded)
 {
 	struct frame_ends ends = {
-		.source = context->port->ip,
 		.target = frame->source,
 		.source_port = frame->target_port,
 		.target_port = frame->source_port,
-		.tag = context->port->tag,
-		.dscp = (uint8_t)context->config->dscp,
-		.ttl = 64,
 	};
 	struct frame_template template;
 
-	memcpy(ends.source_mac, context->port->mac, FRAME_MAC);
-	memcpy(ends.target_mac, frame->source_mac, FRAME_MAC);
-	frame_template_make(&template, &ends);
+	template_make(context, &template, &ends, frame->source_mac);
 	send_plain(context, &template, bytes, length, padded, 0,
 		   frame->source == context->port->ip);
 }
@@ -200,35 +209,25 @@ void output_answer(struct backend_context *context, const struct frame *frame, c
 /* ---- One link's packets ------------------------------------------------ */
 
 /* The headers follow the neighbour's MAC. False: it is not known yet. */
-static bool make_template(struct backend_link *link)
+static bool template_ready(struct backend_link *link)
 {
 	const struct backend_context *context = link->context;
+	uint32_t version = link->local ? 1 : link->neighbour->version;
 	struct frame_ends ends = {
-		.source = context->port->ip,
 		.target = link->ip,
 		.source_port = link->own_port,
 		.target_port = link->peer_port,
-		.tag = context->port->tag,
 		.ecn = FRAME_ECN_0,
-		.dscp = (uint8_t)context->config->dscp,
-		.ttl = 64,
 	};
 
+	if (link->template.length && link->neighbour_version == version)
+		return true;
 	if (!link->local && !link->neighbour->known)
 		return false;
-	memcpy(ends.source_mac, context->port->mac, FRAME_MAC);
-	memcpy(ends.target_mac, link->local ? context->port->mac : link->neighbour->mac, FRAME_MAC);
-	frame_template_make(&link->template, &ends);
-	link->neighbour_version = link->local ? 1 : link->neighbour->version;
+	template_make(context, &link->template, &ends,
+		      link->local ? context->port->mac : link->neighbour->mac);
+	link->neighbour_version = version;
 	return true;
-}
-
-static bool template_ready(struct backend_link *link)
-{
-	if (link->neighbour_version == (link->local ? 1 : link->neighbour->version) &&
-	    link->template.length)
-		return true;
-	return make_template(link);
 }
 
 void output_plain(struct backend_link *link, const uint8_t *bytes, size_t length, size_t padded)
