@@ -6,6 +6,7 @@
  *   test_verbs_host SPEC LISTEN_HOST [TEST...]
  */
 #include <errno.h>
+#include <glob.h>
 #include <linux/capability.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -370,6 +371,61 @@ static void test_queue_pairs(void **state)
 	check_alive(&pair);
 }
 
+/* ---- Receiver not ready ------------------------------------------------- */
+
+/* How often a device here had no receive for what came, or was told so. */
+static unsigned long long not_ready(void)
+{
+	unsigned long long sum = 0, value;
+	glob_t found;
+
+	if (glob("/sys/class/infiniband/*/ports/1/hw_counters/*_rnr_err", 0, NULL, &found))
+		skip_because("the devices here don't count receivers that are not ready");
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		FILE *file = fopen(found.gl_pathv[i], "re");
+
+		assert_non_null(file);
+		assert_int_equal(fscanf(file, "%llu", &value), 1);
+		fclose(file);
+		sum += value;
+	}
+	globfree(&found);
+	return sum;
+}
+
+/* Tensors and messages wait while the receiver is away, posts late, and has more to take than its
+ * rings hold: a receive of the adapter's is there for each packet all the same. */
+static void test_f10_receives_that_are_posted_late(void **state)
+{
+	struct world *world = *state;
+	unsigned count = rounds(300, 3000);
+	struct block *small = block_new(world, 64), *large = block_new(world, 100000);
+	struct block *into_small = block_new(world, 64), *into = block_new(world, 100000);
+	unsigned long long before;
+	struct pair pair;
+
+	pair_open(world, "progress=caller", &pair);
+	check_alive(&pair);
+	before = not_ready();
+	block_fill(large, 1);
+	pair.a->asleep = true;
+	for (unsigned i = 0; i < count; i++)
+		post_send(&pair.up, haul_key("small"), &small->tensor);
+	for (unsigned i = 0; i < count / 10; i++)
+		post_send(&pair.up, haul_key("large"), &large->tensor);
+	world_run_for(world, 50);
+	for (unsigned i = 0; i < count; i++)
+		post_recv(&pair.up, haul_key("small"), &into_small->tensor);
+	for (unsigned i = 0; i < count / 10; i++)
+		post_recv(&pair.up, haul_key("large"), &into->tensor);
+	world_run_for(world, 50);
+	pair.a->asleep = false;
+	wait_all(world);
+	block_check(into, 1);
+	assert_int_equal(not_ready(), before);
+	check_alive(&pair);
+}
+
 int main(int count, char **words)
 {
 	static const struct CMUnitTest tests[] = {
@@ -385,6 +441,7 @@ int main(int count, char **words)
 		WORLD_TEST(test_f6_a_gid_without_an_address),
 		WORLD_TEST(test_description),
 		WORLD_TEST(test_queue_pairs),
+		WORLD_TEST(test_f10_receives_that_are_posted_late),
 	};
 
 	if (count == 4 && !strcmp(words[1], "as-nobody"))
