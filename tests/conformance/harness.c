@@ -329,3 +329,26 @@ void block_check(const struct block *block, uint64_t seed)
 		fail_msg("byte %zu of %zu is not what was sent (seed %llu)", where, block->bytes,
 			 (unsigned long long)seed);
 }
+
+void guarded_new(struct world *world, struct guarded *guarded, size_t bytes)
+{
+	struct block *target = &guarded->target;
+
+	guarded->memory = block_new(world, bytes + 2 * GUARD_BYTES);
+	memset(guarded->memory->data, 0xa5, guarded->memory->bytes);
+	target->data = guarded->memory->data + GUARD_BYTES;
+	target->bytes = bytes;
+	target->shape[0] = (int64_t)bytes;
+	target->tensor = haul_tensor(target->data, type_u8, 1, target->shape);
+}
+
+void guarded_check(const struct guarded *guarded)
+{
+	const struct block *memory = guarded->memory;
+	const uint8_t *end = memory->data + memory->bytes - GUARD_BYTES;
+
+	for (size_t i = 0; i < GUARD_BYTES; i++) {
+		assert_int_equal(memory->data[i], 0xa5);
+		assert_int_equal(end[i], 0xa5);
+	}
+}

@@ -211,6 +211,10 @@ void wait_done(struct entry *entry);
 void wait_result(struct entry *entry, int result);
 void wait_all(struct world *world);
 void wait_lost(struct side *side, unsigned count);
+/* The side's loss number `which` is that of this endpoint, with this error; `lie` is what the peer
+ * did, for the case that it is not caught. */
+void wait_caught(struct side *side, unsigned which, haul_endpoint *endpoint, int error,
+		 const char *lie);
 void wait_accepted(struct side *side, unsigned count);
 /* `what` is told when the time is over. */
 void wait_until(struct world *world, bool (*ready)(void *user), void *user, const char *what);
@@ -247,6 +251,17 @@ extern const DLDataType type_u8;
 struct block *block_new(struct world *world, size_t bytes);
 void block_fill(struct block *block, uint64_t seed);
 void block_check(const struct block *block, uint64_t seed);
+
+/* Memory of one tensor, between two guards that nobody may write. */
+#define GUARD_BYTES ((size_t)4096)
+
+struct guarded {
+	struct block *memory; /* with the guards */
+	struct block target;
+};
+
+void guarded_new(struct world *world, struct guarded *guarded, size_t bytes);
+void guarded_check(const struct guarded *guarded);
 bool block_holds(const struct block *block, uint64_t seed);
 
 /* A pattern that tells position and seed of each byte; `first` is the position of *data. */

@@ -231,6 +231,22 @@ void wait_lost(struct side *side, unsigned count)
 		world_step(side->world, until, "HAUL_LOST");
 }
 
+void wait_caught(struct side *side, unsigned which, haul_endpoint *endpoint, int error,
+		 const char *lie)
+{
+	uint64_t until = now_ms() + PATIENCE_MS;
+	const struct lost *lost = &side->lost[which];
+
+	while (side->lost_count <= which) {
+		if (now_ms() >= until)
+			fail_msg("not caught: %s", lie);
+		world_step(side->world, until, lie);
+	}
+	if (lost->result != error)
+		fail_msg("%s: lost with %d, not with %d", lie, lost->result, error);
+	assert_ptr_equal(lost->endpoint, endpoint);
+}
+
 void wait_accepted(struct side *side, unsigned count)
 {
 	uint64_t until = now_ms() + PATIENCE_MS;

@@ -15,12 +15,7 @@ struct scene *scene_open(struct world *world, const char *options, size_t bytes)
 		  &scene->pair);
 	scene->side = scene->pair.a;
 	scene->where = raw_find(haul_listener_address(scene->side->listener));
-	scene->memory = block_new(world, bytes + 2 * GUARD);
-	memset(scene->memory->data, 0xa5, scene->memory->bytes);
-	scene->target.data = scene->memory->data + GUARD;
-	scene->target.bytes = bytes;
-	scene->target.shape[0] = (int64_t)bytes;
-	scene->target.tensor = haul_tensor(scene->target.data, type_u8, 1, scene->target.shape);
+	guarded_new(world, &scene->guarded, bytes);
 	return scene;
 }
 
@@ -29,7 +24,7 @@ static void post(struct scene *scene)
 	uint8_t message[HAUL_CONTROL_MAX];
 	struct way way = {.to = scene->side, .in = scene->peer->endpoint};
 
-	scene->received = post_recv(&way, haul_key("k"), &scene->target.tensor);
+	scene->received = post_recv(&way, haul_key("k"), &scene->guarded.target.tensor);
 	raw_dpdk_expect(scene->peer, WIRE_READY, message);
 	memcpy(&scene->slot, message + 8, 8);
 }
@@ -42,35 +37,19 @@ void scene_next(struct scene *scene)
 	post(scene);
 }
 
-void scene_check_guards(const struct scene *scene)
-{
-	const uint8_t *end = scene->memory->data + scene->memory->bytes - GUARD;
-
-	for (size_t i = 0; i < GUARD; i++) {
-		assert_int_equal(scene->memory->data[i], 0xa5);
-		assert_int_equal(end[i], 0xa5);
-	}
-}
-
 void scene_caught(struct scene *scene, int error, const char *lie)
 {
 	uint64_t until = now_ms() + PATIENCE_MS;
 
-	while (scene->side->lost_count <= scene->lost) {
-		if (now_ms() >= until)
-			fail_msg("not caught: %s", lie);
+	while (scene->side->lost_count <= scene->lost && now_ms() < until) {
 		raw_serve(scene->peer, 0);
 		world_step(scene->world, until, lie);
 	}
-	if (scene->side->lost[scene->lost].result != error)
-		fail_msg("%s: lost with %d, not with %d", lie,
-			 scene->side->lost[scene->lost].result, error);
-	assert_ptr_equal(scene->side->lost[scene->lost].endpoint, scene->peer->endpoint);
-	scene->lost++;
+	wait_caught(scene->side, scene->lost++, scene->peer->endpoint, error, lie);
 	wait_done(scene->received);
 	check_result(scene->received, -ECONNRESET);
 	haul_disconnect(scene->peer->endpoint);
-	scene_check_guards(scene);
+	guarded_check(&scene->guarded);
 	check_alive(&scene->pair);
 }
 
@@ -80,19 +59,19 @@ void scene_received(struct scene *scene, uint64_t seed)
 
 	raw_dpdk_expect(scene->peer, WIRE_PLACED, message);
 	wait_result(scene->received, 0);
-	block_check(&scene->target, seed);
-	memset(scene->target.data, 0, scene->target.bytes);
-	scene_check_guards(scene);
+	block_check(&scene->guarded.target, seed);
+	memset(scene->guarded.target.data, 0, scene->guarded.target.bytes);
+	guarded_check(&scene->guarded);
 	post(scene);
 }
 
 void scene_receive(struct scene *scene, uint64_t seed)
 {
-	uint8_t *bytes = malloc(scene->target.bytes);
+	uint8_t *bytes = malloc(scene->guarded.target.bytes);
 
 	assert_non_null(bytes);
-	pattern_fill(bytes, scene->target.bytes, seed, 0);
-	raw_tensor(scene->peer, scene->slot, bytes, scene->target.bytes);
+	pattern_fill(bytes, scene->guarded.target.bytes, seed, 0);
+	raw_tensor(scene->peer, scene->slot, bytes, scene->guarded.target.bytes);
 	free(bytes);
 	scene_received(scene, seed);
 }
@@ -107,7 +86,7 @@ void scene_end(struct scene *scene)
 	assert_int_equal(scene->side->lost[scene->lost - 1].result, 0);
 	wait_done(scene->received);
 	haul_disconnect(scene->peer->endpoint);
-	scene_check_guards(scene);
+	guarded_check(&scene->guarded);
 	check_alive(&scene->pair);
 }
 

@@ -8,15 +8,12 @@
 
 #include "rawpeer.h"
 
-#define GUARD ((size_t)4096)
-
 struct scene {
 	struct world *world;
 	struct pair pair; /* of good peers */
 	struct side *side;
-	struct raw_side where; /* it is */
-	struct block *memory;
-	struct block target; /* between two guards */
+	struct raw_side where;  /* it is */
+	struct guarded guarded; /* what is received into */
 	uint64_t slot;
 	struct entry *received;
 	struct raw_dpdk *peer;
@@ -29,7 +26,6 @@ struct scene *scene_open(struct world *world, const char *options, size_t bytes)
 void scene_next(struct scene *scene);
 /* The lie was found: the endpoint is lost, its receive has ended, all else is as it was. */
 void scene_caught(struct scene *scene, int error, const char *lie);
-void scene_check_guards(const struct scene *scene);
 /* The raw peer does what its receive waits for, and the next one is posted. */
 void scene_receive(struct scene *scene, uint64_t seed);
 /* The bytes have come, right. */

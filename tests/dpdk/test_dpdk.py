@@ -134,11 +134,11 @@ def run(command):
         return finish(running)
 
 
-def conformance(spec, groups, *more, before=(), numbers=NUMBERS):
+def conformance(spec, groups, before=(), numbers=NUMBERS):
     """Groups of the suite, each side under a number of its own; `before`: what it is run by."""
     run([*before, program("tests/conformance/conformance"), f"--transport={spec}",
          f"--numbers={numbers}", "--listen-host=*", "--dies-silently",
-         f"--groups={SANITIZED_GROUPS.get(sanitizer(), groups)}", *more])
+         f"--groups={SANITIZED_GROUPS.get(sanitizer(), groups)}"])
 
 
 def tensors(wire, *cases, more="", before=()):
@@ -169,11 +169,6 @@ def test_conformance_over_memif():
 def test_memory_over_memif():
     with Wire() as wire:
         conformance(wire.spec(",mtu=1500,memory=10MiB"), "memory")
-
-
-def test_some_kills_over_memif():
-    with Wire() as wire:
-        conformance(wire.spec(",peer_ms=1000"), "kill", "--filter=test_*peer*")
 
 
 def test_kill_over_memif():

@@ -331,11 +331,11 @@ static void test_f31_pieces_that_lie(void **state)
 	raw_data_as(scene->peer, 100000, 32768, scene->slot, 0, bytes, 100);
 	scene_caught(scene, -EPROTO, "bytes that were sent too long ago");
 	scene_next(scene);
-	raw_tensor(scene->peer, scene->slot, scene->memory->data, BYTES / 2);
+	raw_tensor(scene->peer, scene->slot, scene->guarded.memory->data, BYTES / 2);
 	raw_data(scene->peer, scene->slot, BYTES / 2, bytes, 1000);
 	/* Whether the last ones came too late is a matter of time: then they are dropped. */
 	serve_for(scene, 20);
-	scene_check_guards(scene);
+	guarded_check(&scene->guarded);
 	check_alive(&scene->pair);
 }
 

@@ -318,7 +318,7 @@ static void test_f31_fuzz(void **state)
 		lives += next_life(scene);
 		if (i % 1024 == 0)
 			check_alive(&scene->pair);
-		scene_check_guards(scene);
+		guarded_check(&scene->guarded);
 	}
 	printf("%u packets, %u connections\n", packets, lives);
 	check_alive(&scene->pair);

@@ -12,16 +12,13 @@
 #include "load.h"
 #include "rawpeer.h"
 
-#define GUARD ((size_t)4096)
-
 /* A side with one good endpoint, and memory between two guards for one receive. */
 struct scene {
 	struct world *world;
 	struct pair pair; /* of good peers */
 	struct side *side;
-	struct block *memory;
-	struct block target;
-	uint64_t slot; /* of the receive that is posted on the bad peer's endpoint */
+	struct guarded guarded; /* what is received into */
+	uint64_t slot;          /* of the receive that is posted on the bad peer's endpoint */
 	struct entry *received;
 	struct raw_peer peer;
 	unsigned lost;
@@ -33,12 +30,7 @@ static void scene_open(struct world *world, struct scene *scene, size_t bytes)
 	scene->world = world;
 	pair_open(world, "progress=thread,slots=64", &scene->pair);
 	scene->side = scene->pair.a;
-	scene->memory = block_new(world, bytes + 2 * GUARD);
-	memset(scene->memory->data, 0xa5, scene->memory->bytes);
-	scene->target.data = scene->memory->data + GUARD;
-	scene->target.bytes = bytes;
-	scene->target.shape[0] = (int64_t)bytes;
-	scene->target.tensor = haul_tensor(scene->target.data, type_u8, 1, scene->target.shape);
+	guarded_new(world, &scene->guarded, bytes);
 }
 
 /* A new bad peer, with one receive posted that it knows of. */
@@ -49,45 +41,24 @@ static void scene_next(struct scene *scene)
 
 	raw_open(&scene->peer, scene->side, 0);
 	way.in = scene->peer.endpoint;
-	scene->received = post_recv(&way, haul_key("k"), &scene->target.tensor);
+	scene->received = post_recv(&way, haul_key("k"), &scene->guarded.target.tensor);
 	raw_expect(&scene->peer, WIRE_READY, message, NULL);
 	scene->slot = get64(message + 8);
-	assert_int_equal(get64(message + 16), scene->target.bytes);
+	assert_int_equal(get64(message + 16), scene->guarded.target.bytes);
 	assert_int_equal(message[2], 1);
 	assert_int_equal(message[24 + message[3]], 'k');
-}
-
-static void check_guards(const struct scene *scene)
-{
-	const uint8_t *end = scene->memory->data + scene->memory->bytes - GUARD;
-
-	for (size_t i = 0; i < GUARD; i++) {
-		assert_int_equal(scene->memory->data[i], 0xa5);
-		assert_int_equal(end[i], 0xa5);
-	}
 }
 
 /* The lie was found: the endpoint is lost, its receive has ended, all else is as it was. */
 static void scene_caught(struct scene *scene, const char *lie)
 {
-	uint64_t until = now_ms() + PATIENCE_MS;
-
-	while (scene->side->lost_count <= scene->lost) {
-		if (now_ms() >= until)
-			fail_msg("not caught: %s", lie);
-		world_step(scene->world, until, lie);
-	}
-	if (scene->side->lost[scene->lost].result != -EPROTO)
-		fail_msg("%s: lost with %d, not with -EPROTO", lie,
-			 scene->side->lost[scene->lost].result);
-	assert_ptr_equal(scene->side->lost[scene->lost].endpoint, scene->peer.endpoint);
-	scene->lost++;
+	wait_caught(scene->side, scene->lost++, scene->peer.endpoint, -EPROTO, lie);
 	wait_done(scene->received);
 	check_result(scene->received, -ECONNRESET);
 	haul_disconnect(scene->peer.endpoint);
 	assert_true(raw_closed_within(scene->peer.control, 3000));
 	raw_close(&scene->peer);
-	check_guards(scene);
+	guarded_check(&scene->guarded);
 	check_alive(&scene->pair);
 }
 
@@ -116,8 +87,8 @@ static void test_honest_raw_peer(void **state)
 	raw_expect(&scene.peer, WIRE_PLACED, message, NULL);
 	assert_int_equal(get64(message + 8), scene.slot);
 	wait_result(scene.received, 0);
-	block_check(&scene.target, 3);
-	check_guards(&scene);
+	block_check(&scene.guarded.target, 3);
+	guarded_check(&scene.guarded);
 	/* READY, and a small tensor comes along with its message. */
 	way = (struct way){.from = scene.side, .out = scene.peer.endpoint};
 	block_fill(source, 4);
@@ -157,7 +128,7 @@ static const struct place places[] = {
 	{0, ROOM + 1, 1, "behind the end"},
 	{0, UINT64_MAX, 1, "an offset that wraps"},
 	{0, UINT64_MAX - 10, 100, "offset + length wraps"},
-	{0, (uint64_t) - (int64_t)GUARD, 100, "before the start"},
+	{0, (uint64_t) - (int64_t)GUARD_BYTES, 100, "before the start"},
 	{0, 0, UINT32_MAX, "4 GiB"},
 	{0, UINT64_C(1) << 63, 1, "half of the address space away"},
 	{0, UINT64_C(1) << 32, 1, "an offset whose low half is 0"},
@@ -525,7 +496,7 @@ static void test_f32_peer_that_never_reads(void **state)
 	check_alive(&scene.pair);
 	raw_close(&scene.peer);
 	wait_lost(scene.side, 1);
-	check_guards(&scene);
+	guarded_check(&scene.guarded);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -11,14 +11,10 @@ void scene_open(struct world *world, struct scene *scene, const char *options, s
 		  world_text(world, "progress=thread,handshake_ms=%d%s", HANDSHAKE_MS, options),
 		  &scene->pair);
 	scene->side = scene->pair.a;
-	scene->memory = block_new(world, bytes + 2 * GUARD);
-	memset(scene->memory->data, 0xa5, scene->memory->bytes);
-	scene->target.data = scene->memory->data + GUARD;
-	scene->target.bytes = bytes;
-	scene->target.shape[0] = (int64_t)bytes;
-	scene->target.tensor = haul_tensor(scene->target.data, type_u8, 1, scene->target.shape);
-	assert_int_equal(haul_region_register(scene->side->context, scene->memory->data,
-					      scene->memory->bytes, HAUL_USE_RECV, &scene->region),
+	guarded_new(world, &scene->guarded, bytes);
+	assert_int_equal(haul_region_register(scene->side->context, scene->guarded.memory->data,
+					      scene->guarded.memory->bytes, HAUL_USE_RECV,
+					      &scene->region),
 			 0);
 }
 
@@ -31,44 +27,23 @@ void scene_next(struct scene *scene)
 
 	raw_verbs_open(&scene->peer, scene->side);
 	way.in = scene->peer.endpoint;
-	scene->received =
-		post_with(&way, HAUL_RECEIVED, haul_key("k"), &scene->target.tensor, &extra);
+	scene->received = post_with(&way, HAUL_RECEIVED, haul_key("k"),
+				    &scene->guarded.target.tensor, &extra);
 	raw_verbs_expect(&scene->peer, WIRE_READY, message);
 	memcpy(&scene->slot, message + 8, 8);
 	assert_int_equal(place_decode(message + 24, message[3], &scene->place), 0);
-	assert_int_equal(scene->place.address, (uintptr_t)scene->target.data);
-}
-
-void scene_check_guards(const struct scene *scene)
-{
-	const uint8_t *end = scene->memory->data + scene->memory->bytes - GUARD;
-
-	for (size_t i = 0; i < GUARD; i++) {
-		assert_int_equal(scene->memory->data[i], 0xa5);
-		assert_int_equal(end[i], 0xa5);
-	}
+	assert_int_equal(scene->place.address, (uintptr_t)scene->guarded.target.data);
 }
 
 /* The lie was found: the endpoint is lost, its receive has ended, all else is as it was. */
 void scene_caught(struct scene *scene, int error, const char *lie)
 {
-	uint64_t until = now_ms() + PATIENCE_MS;
-
-	while (scene->side->lost_count <= scene->lost) {
-		if (now_ms() >= until)
-			fail_msg("not caught: %s", lie);
-		world_step(scene->world, until, lie);
-	}
-	if (scene->side->lost[scene->lost].result != error)
-		fail_msg("%s: lost with %d, not with %d", lie,
-			 scene->side->lost[scene->lost].result, error);
-	assert_ptr_equal(scene->side->lost[scene->lost].endpoint, scene->peer.endpoint);
-	scene->lost++;
+	wait_caught(scene->side, scene->lost++, scene->peer.endpoint, error, lie);
 	wait_done(scene->received);
 	check_result(scene->received, -ECONNRESET);
 	haul_disconnect(scene->peer.endpoint);
 	raw_verbs_close(&scene->peer);
-	scene_check_guards(scene);
+	guarded_check(&scene->guarded);
 	check_alive(&scene->pair);
 }
 
@@ -77,7 +52,7 @@ void scene_receive(struct scene *scene, uint64_t seed)
 {
 	uint8_t message[HAUL_CONTROL_MAX];
 	uint32_t tag = slot_tag(scene->slot);
-	size_t bytes = scene->target.bytes, length;
+	size_t bytes = scene->guarded.target.bytes, length;
 
 	pattern_fill(scene->peer.data.buffers + RAW_SOURCE, bytes, seed, 0);
 	length = raw_push(message, WIRE_PUSH, scene->slot, bytes);
@@ -87,6 +62,6 @@ void scene_receive(struct scene *scene, uint64_t seed)
 	assert_true(raw_verbs_message(&scene->peer, message, length));
 	raw_verbs_expect(&scene->peer, WIRE_PLACED, message);
 	wait_result(scene->received, 0);
-	block_check(&scene->target, seed);
-	scene_check_guards(scene);
+	block_check(&scene->guarded.target, seed);
+	guarded_check(&scene->guarded);
 }

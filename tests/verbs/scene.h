@@ -8,8 +8,6 @@
 
 #include "rawpeer.h"
 
-#define GUARD ((size_t)4096)
-
 /* A sanitizer in an emulated machine takes its time. */
 #define HANDSHAKE_MS (sanitized() ? 8000 : 1500)
 
@@ -17,8 +15,7 @@ struct scene {
 	struct world *world;
 	struct pair pair; /* of good peers */
 	struct side *side;
-	struct block *memory;
-	struct block target; /* between two guards, in one region */
+	struct guarded guarded; /* what is received into */
 	haul_region *region;
 	uint64_t slot;
 	struct place place;
@@ -33,7 +30,6 @@ void scene_open(struct world *world, struct scene *scene, const char *options, s
 void scene_next(struct scene *scene);
 /* The lie was found: the endpoint is lost, its receive has ended, all else is as it was. */
 void scene_caught(struct scene *scene, int error, const char *lie);
-void scene_check_guards(const struct scene *scene);
 /* The raw peer does what its receive waits for. */
 void scene_receive(struct scene *scene, uint64_t seed);
 

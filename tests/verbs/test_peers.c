@@ -277,7 +277,7 @@ static void test_f31_answers_that_contradict(void **state)
 			assert_int_equal(scene.side->lost[lost].result, -EPROTO);
 		haul_disconnect(scene.peer.endpoint);
 		raw_verbs_close(&scene.peer);
-		scene_check_guards(&scene);
+		guarded_check(&scene.guarded);
 		check_alive(&scene.pair);
 	}
 }
@@ -390,16 +390,16 @@ static void test_f31_writes_after_the_slot(void **state)
 	assert_true(raw_channel_write(&scene.peer.data, scene.place.address, scene.place.key[0],
 				      100000, &tag));
 	wait_result(scene.received, 0);
-	block_check(&scene.target, 5);
+	block_check(&scene.guarded.target, 5);
 	world_run_for(world, 50); /* the invalidation is done */
 	memset(scene.peer.data.buffers + RAW_SOURCE, 0x11, 100000);
 	assert_false(raw_channel_write(&scene.peer.data, scene.place.address, scene.place.key[0],
 				       100000, NULL));
-	block_check(&scene.target, 5);
+	block_check(&scene.guarded.target, 5);
 	while (scene.side->lost_count == 0)
 		world_step(world, until, "the liar's end");
 	raw_verbs_close(&scene.peer);
-	scene_check_guards(&scene);
+	guarded_check(&scene.guarded);
 	check_alive(&scene.pair);
 }
 
