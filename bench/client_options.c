@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <popt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bench_options.h"
 #include "client.h"
 #include "plain_tcp.h"
 
@@ -124,56 +124,6 @@ static struct poptOption option_table[] = {
 	{NULL, 0, POPT_ARG_INCLUDE_TABLE, output_table, 0, "Output:", NULL},
 	POPT_AUTOHELP POPT_TABLEEND};
 
-/* ---- One value each ---- */
-
-static uint64_t number(const char *option, const char *text, uint64_t low, uint64_t high)
-{
-	uint64_t value = 0;
-
-	if (bench_parse_number(text, low, high, &value))
-		bench_usage_error("--%s=%s: expected a number from %llu to %llu", option, text,
-				  (unsigned long long)low, (unsigned long long)high);
-	return value;
-}
-
-static uint64_t size(const char *option, const char *text, uint64_t low, uint64_t high)
-{
-	char from[BENCH_SIZE_TEXT], to[BENCH_SIZE_TEXT];
-	uint64_t value = 0;
-
-	if (bench_parse_size(text, &value) || value < low || value > high)
-		bench_usage_error("--%s=%s: expected a size from %s to %s; units are B, KB, MB, "
-				  "GB, TB, KiB, MiB, GiB and TiB",
-				  option, text, bench_size_text(from, low),
-				  bench_size_text(to, high));
-	return value;
-}
-
-static double seconds(const char *option, const char *text, double low, double high)
-{
-	double value = 0;
-
-	if (bench_parse_seconds(text, low, high, &value))
-		bench_usage_error("--%s=%s: expected seconds, from %g to %g", option, text, low,
-				  high);
-	return value;
-}
-
-static int choice(const char *option, const char *text, const char *const *names)
-{
-	int value = bench_parse_choice(text, names);
-	char list[256] = "";
-
-	for (int i = 0; value < 0 && names[i]; i++) {
-		size_t used = strlen(list);
-
-		snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", names[i]);
-	}
-	if (value < 0)
-		bench_usage_error("--%s=%s: expected one of: %s", option, text, list);
-	return value;
-}
-
 static char *copy(const char *text)
 {
 	char *own = strdup(text);
@@ -192,7 +142,8 @@ static void parse_sizes(struct client_options *options)
 	while ((item = strsep(&rest, ","))) {
 		if (options->size_count == SIZES_MAX)
 			bench_usage_error("--size=%s: more than %d sizes", given.size, SIZES_MAX);
-		options->sizes[options->size_count++] = size("size", item, 0, UINT64_C(1) << 46);
+		options->sizes[options->size_count++] =
+			option_size("size", item, 0, UINT64_C(1) << 46);
 	}
 	free(list);
 }
@@ -202,14 +153,14 @@ static void parse_tests(struct client_options *options)
 	char *list = copy(given.tests), *rest = list, *item;
 
 	while ((item = strsep(&rest, ",")))
-		options->tests[choice("test", item, test_names)] = true;
+		options->tests[option_choice("test", item, test_names)] = true;
 	free(list);
 }
 
 static void parse_live(struct client_options *options)
 {
 	static const bool answers[] = {false, true, false};
-	int live = choice("live", given.live, live_names);
+	int live = option_choice("live", given.live, live_names);
 
 	options->live = live ? answers[live] : isatty(STDOUT_FILENO) == 1;
 }
@@ -243,25 +194,25 @@ static void parse_ceiling(struct client_options *options)
 
 static void parse_amounts(struct client_options *options)
 {
-	options->concurrency =
-		strcmp(given.concurrency, "auto") == 0
-			? 0
-			: number("concurrency", given.concurrency, 1, PROTOCOL_CONCURRENCY_MAX);
-	options->rate_concurrency =
-		number("rate-concurrency", given.rate_concurrency, 1, PROTOCOL_CONCURRENCY_MAX);
+	options->concurrency = strcmp(given.concurrency, "auto") == 0
+				       ? 0
+				       : option_number("concurrency", given.concurrency, 1,
+						       PROTOCOL_CONCURRENCY_MAX);
+	options->rate_concurrency = option_number("rate-concurrency", given.rate_concurrency, 1,
+						  PROTOCOL_CONCURRENCY_MAX);
 	options->latency_concurrency =
-		number("latency-concurrency", given.latency_concurrency, 1, 1024);
-	options->endpoints = number("endpoints", given.endpoints, 1, 1024);
-	options->clients = number("clients", given.clients, 1, 1024);
-	options->rounds = number("rounds", given.rounds, 1, 1000);
-	options->count = number("count", given.count, 0, UINT64_C(1) << 53);
-	options->seconds = seconds("seconds", given.seconds, 0.05, 86400);
-	options->warmup = seconds("warmup", given.warmup, 0, 3600);
-	options->patience = seconds("timeout", given.patience, 1, 86400);
-	options->rate_size = size("rate-size", given.rate_size, 0, 1 << 20);
-	options->latency_size = size("latency-size", given.latency_size, 1, PLAIN_PING_MAX);
-	options->memory = size("memory", given.memory, 1 << 20, UINT64_C(1) << 46);
-	options->seed = number("seed", given.seed, 0, UINT32_MAX);
+		option_number("latency-concurrency", given.latency_concurrency, 1, 1024);
+	options->endpoints = option_number("endpoints", given.endpoints, 1, 1024);
+	options->clients = option_number("clients", given.clients, 1, 1024);
+	options->rounds = option_number("rounds", given.rounds, 1, 1000);
+	options->count = option_number("count", given.count, 0, UINT64_C(1) << 53);
+	options->seconds = option_seconds("seconds", given.seconds, 0.05, 86400);
+	options->warmup = option_seconds("warmup", given.warmup, 0, 3600);
+	options->patience = option_seconds("timeout", given.patience, 1, 86400);
+	options->rate_size = option_size("rate-size", given.rate_size, 0, 1 << 20);
+	options->latency_size = option_size("latency-size", given.latency_size, 1, PLAIN_PING_MAX);
+	options->memory = option_size("memory", given.memory, 1 << 20, UINT64_C(1) << 46);
+	options->seed = option_number("seed", given.seed, 0, UINT32_MAX);
 }
 
 /* Only what was asked for explicitly can be too much. */
@@ -287,14 +238,13 @@ static void check_memory(const struct client_options *options)
 
 static void check_options(struct client_options *options)
 {
-	int result;
-
 	if (!given.connect)
 		bench_usage_error("--connect=HOST:PORT is missing");
 	options->connect = given.connect;
 	options->transport = given.transport;
-	options->direction = (enum direction)choice("direction", given.direction, direction_names);
-	options->poll = choice("waiting", given.waiting, waiting_names) == 1;
+	options->direction =
+		(enum direction)option_choice("direction", given.direction, direction_names);
+	options->poll = option_choice("waiting", given.waiting, waiting_names) == 1;
 	options->verify = given.verify;
 	options->verbose = given.verbose;
 	options->json = given.json;
@@ -305,16 +255,16 @@ static void check_options(struct client_options *options)
 	if (options->tests[TEST_THROUGHPUT] || options->tests[TEST_BIDIRECTIONAL])
 		check_memory(options);
 	parse_live(options);
-	result = bench_json_check(options->json);
-	if (result)
-		bench_usage_error("--json=%s: %s", options->json, strerror(-result));
+	option_check_json(options->json);
 }
 
-static void add_test(void)
+/* OPTION_TEST, the only one. */
+static void add_test(int value)
 {
 	static char *list;
 	char *longer = NULL;
 
+	(void)value;
 	if (asprintf(&longer, "%s%s%s", list ? list : "", list ? "," : "", test_given) < 0) {
 		bench_complain("no memory");
 		exit(EXIT_FAILED);
@@ -327,18 +277,9 @@ static void add_test(void)
 
 void client_options_parse(int argc, const char **argv, struct client_options *options)
 {
-	poptContext context = poptGetContext(NULL, argc, argv, option_table, 0);
 	const char *time = given.seconds;
-	int result;
 
-	while ((result = poptGetNextOpt(context)) == OPTION_TEST)
-		add_test();
-	if (result < -1)
-		bench_usage_error("%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
-				  poptStrerror(result));
-	if (poptPeekArg(context))
-		bench_usage_error("%s: not an option", poptPeekArg(context));
-	poptFreeContext(context);
+	options_parse(argc, argv, option_table, add_test);
 	*options = (struct client_options){0};
 	check_options(options);
 	if (options->count && given.seconds == time)

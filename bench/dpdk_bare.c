@@ -19,9 +19,10 @@
 #include "dpdk_bare.h"
 
 #include <math.h>
-#include <popt.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "bench_options.h"
 
 #define SHOWN (POPT_ARG_STRING | POPT_ARGFLAG_SHOW_DEFAULT)
 
@@ -58,35 +59,9 @@ static struct poptOption option_table[] = {
 	 "write the numbers; \"-\" is the standard output", "FILE"},
 	POPT_AUTOHELP POPT_TABLEEND};
 
-static uint64_t number_option(const char *name, const char *text, uint64_t low, uint64_t high)
-{
-	uint64_t value;
-
-	if (bench_parse_number(text, low, high, &value))
-		bench_usage_error("--%s=%s: a number from %llu to %llu is expected", name, text,
-				  (unsigned long long)low, (unsigned long long)high);
-	return value;
-}
-
-static double seconds_option(const char *name, const char *text, double low)
-{
-	double value;
-
-	if (bench_parse_seconds(text, low, 3600, &value))
-		bench_usage_error("--%s=%s: seconds from %g to 3600 are expected", name, text, low);
-	return value;
-}
-
 static void parse(int count, const char **arguments, struct bare_options *options)
 {
-	poptContext context = poptGetContext(NULL, count, arguments, option_table, 0);
-	int result = poptGetNextOpt(context);
-
-	if (result < -1)
-		bench_usage_error("%s: %s", poptBadOption(context, 0), poptStrerror(result));
-	if (poptPeekArg(context))
-		bench_usage_error("%s: not an option", poptPeekArg(context));
-	poptFreeContext(context);
+	options_parse(count, arguments, option_table, NULL);
 	if (given.send == given.receive)
 		bench_usage_error("one of --send and --receive must be given");
 	if (!given.port)
@@ -97,17 +72,13 @@ static void parse(int count, const char **arguments, struct bare_options *option
 	options->eal = given.eal;
 	options->hugepages = given.hugepages;
 	options->own_memory = given.own_memory;
-	options->frame = (uint32_t)number_option("frame", given.frame, 128, 9216);
-	options->window = (uint32_t)number_option("window", given.window, 8, 2048);
-	options->burst = (uint32_t)number_option("burst", given.burst, 1, BARE_BURST);
-	options->seconds = seconds_option("seconds", given.seconds, 0.1);
-	options->warmup = seconds_option("warmup", given.warmup, 0);
-	if (bench_parse_size(given.memory, &options->memory) ||
-	    options->memory < BARE_MEMORY_LEAST || options->memory > UINT64_C(1) << 30)
-		bench_usage_error("--memory=%s: a size from 1MiB to 1GiB is expected",
-				  given.memory);
-	if (given.json && bench_json_check(given.json))
-		bench_usage_error("--json=%s can't be written", given.json);
+	options->frame = (uint32_t)option_number("frame", given.frame, 128, 9216);
+	options->window = (uint32_t)option_number("window", given.window, 8, 2048);
+	options->burst = (uint32_t)option_number("burst", given.burst, 1, BARE_BURST);
+	options->seconds = option_seconds("seconds", given.seconds, 0.1, 3600);
+	options->warmup = option_seconds("warmup", given.warmup, 0, 3600);
+	options->memory = option_size("memory", given.memory, BARE_MEMORY_LEAST, UINT64_C(1) << 30);
+	option_check_json(given.json);
 }
 
 static double microseconds(const struct histogram *times, double share)

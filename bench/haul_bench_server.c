@@ -12,13 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <popt.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "bench_options.h"
 #include "server.h"
 
 /* How long a signal may go unnoticed: it may arrive just before haul_poll() begins to wait. */
@@ -72,7 +72,6 @@ static void check_options(void)
 {
 	char host[256];
 	uint16_t port;
-	int result;
 
 	if (bench_split_address(options.listen, host, sizeof(host), &port))
 		bench_usage_error("--listen=%s: expected HOST:PORT, [IPV6]:PORT or *:PORT",
@@ -91,23 +90,7 @@ static void check_options(void)
 				  options.ready_fd);
 	if (!options.ceiling_host)
 		options.ceiling_host = strdup(host);
-	result = bench_json_check(options.json);
-	if (result)
-		bench_usage_error("--json=%s: %s", options.json, strerror(-result));
-}
-
-static void parse_options(int argc, const char **argv)
-{
-	poptContext context = poptGetContext(NULL, argc, argv, option_table, 0);
-	int result = poptGetNextOpt(context);
-
-	if (result < -1)
-		bench_usage_error("%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
-				  poptStrerror(result));
-	if (poptPeekArg(context))
-		bench_usage_error("%s: not an option", poptPeekArg(context));
-	poptFreeContext(context);
-	check_options();
+	option_check_json(options.json);
 }
 
 /* ---- Start ---- */
@@ -326,7 +309,8 @@ int main(int argc, const char **argv)
 	bool well;
 
 	bench_hold_standard_streams();
-	parse_options(argc, argv);
+	options_parse(argc, argv, option_table, NULL);
+	check_options();
 	LIST_INIT(&server.peers);
 	TAILQ_INIT(&server.attention);
 	server.memory_limit = options.memory_limit;
