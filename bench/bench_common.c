@@ -40,6 +40,20 @@ struct bench_usage bench_usage_since(const struct bench_usage *before)
 	return (struct bench_usage){now.user_s - before->user_s, now.system_s - before->system_s};
 }
 
+uint64_t bench_memory_available(void)
+{
+	FILE *file = fopen("/proc/meminfo", "re");
+	unsigned long long kib, found = UINT64_MAX >> 10;
+	char line[128];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			found = kib;
+	if (file)
+		fclose(file);
+	return found << 10;
+}
+
 void bench_hold_standard_streams(void)
 {
 	int fd;

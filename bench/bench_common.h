@@ -28,6 +28,9 @@ enum {
 
 uint64_t bench_now(void);
 
+/* Bytes that the kernel can give without swapping; a huge number when it does not say. */
+uint64_t bench_memory_available(void);
+
 /* First in main(): opens the standard streams that are closed as /dev/null, so that no file or
  * socket takes their place and gets the program's messages. */
 void bench_hold_standard_streams(void);
