@@ -16,29 +16,7 @@
 
 #include "../backend.h"
 
-/* ---- Texts ------------------------------------------------------------- */
-
-/* A newline in a file's name or from a peer must not forge a second log message. */
-static void replace_control_characters(char *text)
-{
-	for (; *text; text++) {
-		if ((unsigned char)*text < 0x20 || *text == 0x7f)
-			*text = '?';
-	}
-}
-
-int explain(char *why, size_t room, int error, const char *format, ...)
-{
-	va_list arguments;
-
-	if (!why || !room)
-		return error;
-	va_start(arguments, format);
-	vsnprintf(why, room, format, arguments);
-	va_end(arguments);
-	replace_control_characters(why);
-	return error;
-}
+/* ---- Details ----------------------------------------------------------- */
 
 static _Thread_local char open_detail[DETAIL_MAX];
 static _Thread_local char answer[DETAIL_MAX];

@@ -19,5 +19,7 @@ const char *detail_of_last_open(void);
  */
 int explain(char *why, size_t room, int error, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
+/* Make each control character of `text` a '?'. */
+void replace_control_characters(char *text);
 
 #endif
