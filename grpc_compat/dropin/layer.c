@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "layer.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../transport/engine/log.h"
+#include "../../transport/engine/spec.h"
+#include "core.h"
+
+#define VARIABLE "TENSORHAUL_GRPC"
+#define EXIT_STRICT 78 /* EX_CONFIG of sysexits.h */
+
+static const char *const log_choices[] = {"none", "warning", "info", "debug", NULL};
+
+#define AT(field) offsetof(struct layer_settings, field)
+
+/* clang-format off */
+const struct haul_option layer_options[] = {
+	/* First, so that it holds for what is wrong with the others. */
+	{{"strict", "no", "yes or no", "end the program instead of running as plain gRPC"},
+	 HAUL_OPTION_SWITCH, AT(strict)},
+	{{"threshold", "256KiB", "1..1TiB", "messages of this size and above go aside"},
+	 HAUL_OPTION_BYTES, AT(threshold), .low = 1, .high = UINT64_C(1) << 40},
+	{{"window", "16MiB", "0..1TiB",
+	  "bytes of one stream that may be on their way before its writes wait"},
+	 HAUL_OPTION_BYTES, AT(window), .high = UINT64_C(1) << 40},
+	{{"pool", "512MiB", "0..1TiB", "free buffers of received messages that are kept for the next"},
+	 HAUL_OPTION_BYTES, AT(pool), .high = UINT64_C(1) << 40},
+	{{"wait_ms", "100", "0..60000",
+	  "how long a channel's first call waits to learn whether its server has the layer"},
+	 HAUL_OPTION_NUMBER, AT(wait_ms), .high = 60000},
+	{{"listen", "*:0", "HOST:PORT", "where servers take side connections; * is every address"},
+	 HAUL_OPTION_TEXT, AT(listen)},
+	{{"log", "warning", "none, warning, info or debug", "what is told on standard error"},
+	 HAUL_OPTION_CHOICE, AT(log), .choices = log_choices},
+	{{NULL}},
+};
+/* clang-format on */
+
+struct layer_counters layer_counters;
+
+static struct layer_settings settings = {.log = LAYER_LOG_WARNING};
+static atomic_bool on, used;
+static bool asked; /* the variable was set: the counters are told at the end */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+const struct layer_settings *layer_settings(void)
+{
+	return &settings;
+}
+
+bool layer_id_equal(const struct layer_id *one, const struct layer_id *other)
+{
+	return !memcmp(one->bytes, other->bytes, LAYER_ID_BYTES);
+}
+
+/* One write, so that lines of several processes don't mix. */
+static void say(const char *format, va_list arguments)
+{
+	char line[1024] = "tensorhaul-grpc: ";
+	size_t start = strlen(line);
+	ssize_t written;
+
+	vsnprintf(line + start, sizeof(line) - start - 1, format, arguments);
+	replace_control_characters(line);
+	strcat(line, "\n");
+	written = write(STDERR_FILENO, line, strlen(line));
+	(void)written;
+}
+
+void layer_log(enum layer_log level, const char *format, ...)
+{
+	int error = errno;
+	va_list arguments;
+
+	if (level > settings.log)
+		return;
+	va_start(arguments, format);
+	say(format, arguments);
+	va_end(arguments);
+	errno = error;
+}
+
+void layer_fail(const char *format, ...)
+{
+	char why[768];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(why, sizeof(why), format, arguments);
+	va_end(arguments);
+	atomic_store(&on, false);
+	if (settings.strict) {
+		layer_log(LAYER_LOG_NONE, "%s; strict=yes ends the program", why);
+		_exit(EXIT_STRICT);
+	}
+	layer_log(LAYER_LOG_WARNING, "%s; the program runs as plain gRPC", why);
+}
+
+/* The transport's part of the spec, which haul_open() checks. */
+static char *transport_spec(const struct spec *spec)
+{
+	char *text = NULL;
+	size_t length;
+	FILE *stream = open_memstream(&text, &length);
+
+	if (!stream)
+		return NULL;
+	fputs(spec->transport, stream);
+	for (size_t i = 0; i < spec->count; i++) {
+		const struct spec_option *option = &spec->options[i];
+
+		if (!option->taken)
+			fprintf(stream, ",%s={%s}", option->name, option->value);
+	}
+	return fclose(stream) ? NULL : text;
+}
+
+static int read_settings(const char *text, char *why, size_t room)
+{
+	struct spec spec;
+	int error = spec_parse(text, &spec, why, room);
+
+	if (error)
+		return error;
+	error = options_apply(layer_options, &spec, &settings, why, room);
+	if (!error) {
+		settings.spec = transport_spec(&spec);
+		if (!settings.spec)
+			error = explain(why, room, -ENOMEM, "no memory for the spec");
+	}
+	spec_free(&spec);
+	return error;
+}
+
+/* The threads that carry the bytes are the parent's. */
+static void leave_child(void)
+{
+	atomic_store(&on, false);
+	atomic_store(&used, false);
+	asked = false;
+}
+
+static void start(void)
+{
+	const char *text = getenv(VARIABLE);
+	char why[512];
+
+	if (!text || !*text)
+		return;
+	asked = true;
+	options_default(layer_options, &settings);
+	if (read_settings(text, why, sizeof(why))) {
+		layer_fail(VARIABLE ": %s", why);
+		return;
+	}
+	if (!core_fits()) {
+		layer_fail("this libgrpc calls itself %s, and the layer is for 29 (gRPC 1.51)",
+			   core()->grpc_version_string());
+		return;
+	}
+	if (pthread_atfork(NULL, NULL, leave_child)) {
+		layer_fail("no memory for a fork handler");
+		return;
+	}
+	core()->grpc_init(); /* never given back: the layer's threads live as long as the process */
+	atomic_store(&used, true);
+	atomic_store(&on, true);
+}
+
+bool layer_on(void)
+{
+	pthread_once(&once, start);
+	return atomic_load_explicit(&on, memory_order_relaxed);
+}
+
+bool layer_used(void)
+{
+	return atomic_load_explicit(&used, memory_order_relaxed);
+}
+
+static uint64_t count_of(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+__attribute__((destructor)) static void tell_counters(void)
+{
+	if (!asked)
+		return;
+	layer_log(LAYER_LOG_INFO,
+		  "aside: sent %llu messages, %llu bytes; received %llu messages, %llu bytes; "
+		  "large but inline: %llu messages; calls failed by the side path: %llu",
+		  (unsigned long long)count_of(&layer_counters.sent_aside),
+		  (unsigned long long)count_of(&layer_counters.sent_aside_bytes),
+		  (unsigned long long)count_of(&layer_counters.received_aside),
+		  (unsigned long long)count_of(&layer_counters.received_aside_bytes),
+		  (unsigned long long)count_of(&layer_counters.sent_inline),
+		  (unsigned long long)count_of(&layer_counters.failed));
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The side path: one tensorhaul context of the process, its thread, its listener, its connections.
+ */
+#ifndef TENSORHAUL_DROPIN_SIDE_H
+#define TENSORHAUL_DROPIN_SIDE_H
+
+#include <sys/queue.h>
+
+#include "wire.h"
+
+/*
+ * The cookie of every operation on the side path. `done` runs on the side path's thread, which
+ * must not wait there for anything.
+ */
+struct side_operation {
+	void (*done)(struct side_operation *operation, const struct haul_completion *completion);
+};
+
+/* One side connection, between a client's and a server's process. Lives until the peer is lost. */
+struct side_link {
+	haul_endpoint *endpoint;
+	atomic_uint references;
+	atomic_bool lost;
+	_Atomic uint64_t next_number; /* of pieces that are sent */
+	bool accepted;                /* this process is the server */
+	bool shown;                   /* accepted: a session's secret was shown on it */
+	struct layer_id process;      /* not accepted: the server's */
+	TAILQ_ENTRY(side_link) entry;
+};
+
+/* Open the context and start its thread, once. 0 or a negative errno, and `why`. */
+int side_open(char *why, size_t room);
+haul_context *side_context(void);
+
+/* This process, as peers know it. */
+const struct layer_id *side_process(void);
+/* The transport's name, cut to WIRE_NAME_ROOM with its zeros. */
+void side_transport(char *name);
+
+/* Listen once; `address` is what an answer says, and `why` a sentence. 0 or a negative errno. */
+int side_listen(char *address, char *why, size_t room);
+
+/* The connection to a server's process, made when there is none. Waits; the caller puts it back. */
+int side_connect(const struct layer_id *process, const char *address, struct side_link **link);
+
+void side_link_get(struct side_link *link);
+void side_link_put(struct side_link *link);
+
+/* Send a note; when that fails, the connection is lost anyway. */
+void side_note(struct side_link *link, const struct wire_note *note);
+
+/* Bytes as a tensor. `length` must live until haul_send() or haul_recv() has returned. */
+static inline DLTensor side_tensor(void *data, const int64_t *length)
+{
+	return haul_tensor(data, (DLDataType){kDLUInt, 8, 1}, 1, length);
+}
+
+#endif

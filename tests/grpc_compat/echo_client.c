@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A gRPC client in plain C, for echo_server: makes calls and checks what comes back, byte by byte.
+ *
+ *   echo_client TARGET [WORD=VALUE...]      (the words are in struct wish)
+ *
+ * Its last line counts the calls by their status, as "0:12 4:3". It ends with 1 when a call that
+ * ended with OK had other contents than it should.
+ */
+#include <grpc/grpc_security.h>
+#include <grpc/support/time.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "steps.h"
+
+static struct wish {
+	const char *target, *method, *queue;
+	unsigned long calls, messages, bytes, slices, threads, timeout_ms, random, limit, cancel,
+		ahead, compress, seed;
+} wish = {.method = "Echo",
+	  .queue = "next",
+	  .calls = 1,
+	  .messages = 1,
+	  .bytes = 100,
+	  .slices = 1,
+	  .threads = 1,
+	  .limit = -1};
+
+static const struct word {
+	const char *name;
+	unsigned long *value;
+} words[] = {
+	{"calls", &wish.calls},   {"messages", &wish.messages}, {"bytes", &wish.bytes},
+	{"slices", &wish.slices}, {"threads", &wish.threads},   {"timeout_ms", &wish.timeout_ms},
+	{"random", &wish.random}, {"limit", &wish.limit},       {"cancel", &wish.cancel},
+	{"ahead", &wish.ahead},   {"compress", &wish.compress}, {"seed", &wish.seed},
+};
+
+static grpc_channel *channel;
+static atomic_ulong next_call;
+static atomic_ulong statuses[32];
+static atomic_ulong wrong;
+
+/* One call and what it should be. */
+struct calling {
+	struct steps_queue *queue;
+	grpc_call *call;
+	uint64_t seed;
+	unsigned long messages, bytes, slices, answers;
+	bool cancels;
+	struct steps_batch end;
+	grpc_metadata_array initial, trailing;
+	grpc_status_code status;
+	grpc_slice details;
+};
+
+static uint64_t mixed(uint64_t number)
+{
+	number = (number ^ number >> 31) * UINT64_C(0x9e3779b97f4a7c15);
+	return number ^ number >> 29;
+}
+
+static bool send(struct calling *calling, unsigned long number, bool last)
+{
+	grpc_byte_buffer *message =
+		steps_message(calling->seed + number, calling->bytes, (unsigned)calling->slices);
+	grpc_op ops[2] = {{.op = GRPC_OP_SEND_MESSAGE, .data.send_message = {message}},
+			  {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT}};
+	bool good = steps_run(calling->queue, calling->call, ops, last ? 2 : 1);
+
+	grpc_byte_buffer_destroy(message);
+	return good;
+}
+
+/* False at the end of the stream. */
+static bool receive(struct calling *calling)
+{
+	grpc_byte_buffer *message = NULL;
+	grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message = {&message}};
+	bool good = steps_run(calling->queue, calling->call, &op, 1) && message;
+
+	if (good && strcmp(wish.method, "Count")) {
+		if (!steps_is(message, calling->seed + calling->answers, calling->bytes))
+			wrong++;
+	}
+	calling->answers += good;
+	if (message)
+		grpc_byte_buffer_destroy(message);
+	return good;
+}
+
+static void start(struct calling *calling)
+{
+	grpc_metadata compression = {
+		.key = grpc_slice_from_static_string("grpc-internal-encoding-request"),
+		.value = grpc_slice_from_static_string("gzip")};
+	grpc_op ops[2] = {
+		{.op = GRPC_OP_SEND_INITIAL_METADATA},
+		{.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+		 .data.recv_status_on_client = {.trailing_metadata = &calling->trailing,
+						.status = &calling->status,
+						.status_details = &calling->details}},
+	};
+
+	if (wish.compress) {
+		ops[0].data.send_initial_metadata.count = 1;
+		ops[0].data.send_initial_metadata.metadata = &compression;
+	}
+	steps_start(&calling->end, calling->queue, calling->call, &ops[1], 1);
+	steps_run(calling->queue, calling->call, &ops[0], 1);
+}
+
+/* Messages go out one by one; with `ahead` all of them before the first answer is read. */
+static void stream(struct calling *calling)
+{
+	grpc_op initial = {.op = GRPC_OP_RECV_INITIAL_METADATA,
+			   .data.recv_initial_metadata = {&calling->initial}};
+	struct steps_batch metadata;
+	unsigned long sent = 0;
+	bool good = true;
+
+	start(calling);
+	steps_start(&metadata, calling->queue, calling->call, &initial, 1);
+	while (good && sent < calling->messages) {
+		good = send(calling, sent, sent + 1 == calling->messages);
+		sent++;
+		if (calling->cancels && sent * 2 > calling->messages)
+			grpc_call_cancel(calling->call, NULL);
+		if (good && !wish.ahead && sent < calling->messages)
+			good = receive(calling);
+	}
+	while (receive(calling))
+		;
+	steps_wait(&metadata);
+	steps_wait(&calling->end);
+}
+
+/* All in one batch, as stubs of unary calls do it. */
+static void unary(struct calling *calling)
+{
+	grpc_byte_buffer *message =
+		steps_message(calling->seed, calling->bytes, (unsigned)calling->slices);
+	grpc_byte_buffer *answer = NULL;
+	grpc_op ops[6] = {
+		{.op = GRPC_OP_SEND_INITIAL_METADATA},
+		{.op = GRPC_OP_SEND_MESSAGE, .data.send_message = {message}},
+		{.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
+		{.op = GRPC_OP_RECV_INITIAL_METADATA,
+		 .data.recv_initial_metadata = {&calling->initial}},
+		{.op = GRPC_OP_RECV_MESSAGE, .data.recv_message = {&answer}},
+		{.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+		 .data.recv_status_on_client = {.trailing_metadata = &calling->trailing,
+						.status = &calling->status,
+						.status_details = &calling->details}},
+	};
+
+	steps_start(&calling->end, calling->queue, calling->call, ops, 6);
+	if (calling->cancels)
+		grpc_call_cancel(calling->call, NULL);
+	steps_wait(&calling->end);
+	grpc_byte_buffer_destroy(message);
+	if (calling->status == GRPC_STATUS_OK && strcmp(wish.method, "Count") &&
+	    !steps_is(answer, calling->seed, calling->bytes))
+		wrong++;
+	calling->answers += answer != NULL;
+	if (answer)
+		grpc_byte_buffer_destroy(answer);
+}
+
+static void choose(struct calling *calling, unsigned long number, gpr_timespec *deadline)
+{
+	uint64_t chance = mixed(number + wish.seed * 1000003);
+	unsigned long timeout_ms = wish.timeout_ms;
+
+	calling->seed = number;
+	calling->messages = wish.messages;
+	calling->bytes = wish.bytes;
+	calling->slices = wish.slices;
+	calling->cancels = wish.cancel;
+	if (wish.random) {
+		calling->messages = 1 + chance % 4;
+		calling->bytes = mixed(chance) % (wish.bytes >> chance / 4 % 12) + 1;
+		calling->slices = 1 + chance / 64 % 5;
+		calling->cancels = chance / 512 % 8 == 0;
+		timeout_ms = chance / 4096 % 8 ? 0 : 1 + chance / 32768 % 20;
+	}
+	*deadline = timeout_ms
+			    ? gpr_time_add(gpr_now(GPR_CLOCK_REALTIME),
+					   gpr_time_from_millis((int64_t)timeout_ms, GPR_TIMESPAN))
+			    : gpr_inf_future(GPR_CLOCK_REALTIME);
+}
+
+static void call_once(struct steps_queue *queue, unsigned long number)
+{
+	struct calling calling = {.queue = queue, .status = GRPC_STATUS_UNKNOWN};
+	gpr_timespec deadline;
+	char method[64];
+
+	snprintf(method, sizeof(method), "/test/%s", wish.method);
+	choose(&calling, number, &deadline);
+	calling.details = grpc_empty_slice();
+	grpc_metadata_array_init(&calling.initial);
+	grpc_metadata_array_init(&calling.trailing);
+	calling.call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS,
+						queue->queue, grpc_slice_from_copied_string(method),
+						NULL, deadline, NULL);
+	if (calling.messages == 1 && strcmp(wish.method, "Chat"))
+		unary(&calling);
+	else
+		stream(&calling);
+	if (calling.status == GRPC_STATUS_OK && strcmp(wish.method, "Count") &&
+	    calling.answers != calling.messages)
+		wrong++;
+	statuses[(unsigned)calling.status % 32]++;
+	if (calling.status && !wish.random)
+		fprintf(stderr, "%.*s\n", (int)GRPC_SLICE_LENGTH(calling.details),
+			GRPC_SLICE_START_PTR(calling.details));
+	grpc_call_unref(calling.call);
+	grpc_slice_unref(calling.details);
+	grpc_metadata_array_destroy(&calling.initial);
+	grpc_metadata_array_destroy(&calling.trailing);
+}
+
+static void *run(void *unused)
+{
+	struct steps_queue queue;
+	unsigned long number;
+
+	steps_queue_open(&queue, steps_queue_type(wish.queue));
+	while ((number = next_call++) < wish.calls)
+		call_once(&queue, number);
+	steps_queue_close(&queue);
+	return NULL;
+}
+
+/* CALLBACK queues don't poll: in a C program some other queue has to, here by watching the channel.
+ */
+static grpc_completion_queue *watching;
+
+static void *watch(void *unused)
+{
+	gpr_timespec never = gpr_inf_future(GPR_CLOCK_REALTIME);
+	grpc_event event;
+
+	do {
+		grpc_connectivity_state state = grpc_channel_check_connectivity_state(channel, 0);
+
+		grpc_channel_watch_connectivity_state(channel, state, never, watching, &watching);
+		event = grpc_completion_queue_next(watching, never, NULL);
+	} while (event.type == GRPC_OP_COMPLETE && next_call < wish.calls + wish.threads);
+	return NULL;
+}
+
+static bool take_word(char *text)
+{
+	char *value = strchr(text, '=');
+
+	if (!value)
+		return false;
+	*value++ = 0;
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		if (!strcmp(words[i].name, text)) {
+			*words[i].value = strtoul(value, NULL, 10);
+			return true;
+		}
+	}
+	if (!strcmp(text, "method"))
+		wish.method = value;
+	else if (!strcmp(text, "queue"))
+		wish.queue = value;
+	else
+		return false;
+	return true;
+}
+
+static void make_channel(void)
+{
+	grpc_arg limit = {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH};
+	grpc_channel_args args = {1, &limit};
+	grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+
+	limit.value.integer = (int)wish.limit;
+	channel = grpc_channel_create(wish.target, credentials, &args);
+	grpc_channel_credentials_release(credentials);
+}
+
+int main(int count, char **arguments)
+{
+	pthread_t threads[64], watcher;
+
+	wish.target = count > 1 ? arguments[1] : "";
+	for (int i = 2; i < count; i++) {
+		if (!take_word(arguments[i])) {
+			fprintf(stderr, "echo_client: %s?\n", arguments[i]);
+			return 2;
+		}
+	}
+	grpc_init();
+	make_channel();
+	if (!strcmp(wish.queue, "callback")) {
+		watching = grpc_completion_queue_create_for_next(NULL);
+		pthread_create(&watcher, NULL, watch, NULL);
+		pthread_detach(watcher);
+	}
+	for (unsigned long i = 0; i < wish.threads; i++)
+		pthread_create(&threads[i], NULL, run, NULL);
+	for (unsigned long i = 0; i < wish.threads; i++)
+		pthread_join(threads[i], NULL);
+	if (!watching) { /* or else its thread goes on with them until the end */
+		grpc_channel_destroy(channel);
+		grpc_shutdown();
+	}
+	for (int i = 0; i < 32; i++) {
+		if (statuses[i])
+			printf("%d:%lu ", i, (unsigned long)statuses[i]);
+	}
+	printf("\n");
+	return wrong ? 1 : 0;
+}
