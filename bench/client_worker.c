@@ -334,12 +334,14 @@ static uint64_t count_early(const struct worker *worker)
 	return early;
 }
 
-static bool turn(struct worker *worker, int timeout_ms, struct result *result)
+/* One poll. `now` takes the time behind it. */
+static bool turn(struct worker *worker, int timeout_ms, uint64_t *now_out, struct result *result)
 {
 	struct haul_completion completions[BATCH];
 	int count = haul_poll(worker->context, completions, BATCH, timeout_ms);
 	uint64_t now = bench_now();
 
+	*now_out = now;
 	if (count < 0 && count != -EINTR)
 		return result_fail(result, "haul_poll: %s",
 				   failure_text(count, haul_detail(worker->context)));
@@ -373,12 +375,11 @@ static bool is_well(struct worker *worker, const struct overview *overview, uint
 }
 
 /* Wakes up for the window's edges and the end of patience. */
-static int turn_timeout(const struct worker *worker)
+static int turn_timeout(const struct worker *worker, uint64_t now)
 {
 	const struct meter *meter =
 		&worker->meters[worker->links[0].open[FLOW_OUT] ? FLOW_OUT : FLOW_IN];
 	uint64_t edge = worker->phase == BEFORE_WINDOW ? meter->begin : meter->end;
-	uint64_t now = bench_now();
 
 	if (worker->options->poll)
 		return 0;
@@ -418,9 +419,8 @@ static bool run_flows(struct worker *worker, bool pings, struct result *result)
 	worker->phase = BEFORE_WINDOW;
 	for_all_flows(worker, flow_start);
 	do {
-		if (!turn(worker, turn_timeout(worker), result))
+		if (!turn(worker, turn_timeout(worker, now), &now, result))
 			return false;
-		now = bench_now();
 		look_over(worker, &overview);
 		if (!is_well(worker, &overview, now, result) ||
 		    !watch_edges(worker, now, pings, result))
@@ -439,6 +439,7 @@ static void give_up(struct worker *worker)
 {
 	struct result ignored = {0};
 	struct overview overview;
+	uint64_t now;
 
 	for_all_flows(worker, flow_abandon);
 	for (uint64_t i = 0; i < worker->options->endpoints; i++) {
@@ -447,7 +448,7 @@ static void give_up(struct worker *worker)
 	}
 	for (int i = 0; i < 100; i++) {
 		look_over(worker, &overview);
-		if (!overview.outstanding || !turn(worker, 10, &ignored))
+		if (!overview.outstanding || !turn(worker, 10, &now, &ignored))
 			break;
 	}
 	close_flows(worker);
