@@ -110,7 +110,12 @@ static int open_events(struct backend_context *context)
 	if (!context->events && (errno == EMFILE || errno == ENFILE))
 		return verbs_no_descriptor(context);
 	if (!context->events) {
-		error = verbs_is_forbidden("/dev/infiniband/rdma_cm") ? -EACCES : -errno;
+		error = -errno;
+		/* Without an adapter rdma_cm is not there either, and not what is missing. */
+		if (!device_is_any())
+			return device_missing(context);
+		if (verbs_is_forbidden("/dev/infiniband/rdma_cm"))
+			error = -EACCES;
 		return verbs_fail(
 			context, error,
 			"no RDMA connections can be made: %s; /dev/infiniband/rdma_cm has "

@@ -302,7 +302,17 @@ static bool is_forbidden(const struct backend_context *context, char *path, size
 	return forbidden;
 }
 
-static int no_device(struct backend_context *context)
+bool device_is_any(void)
+{
+	int count = 0;
+	struct ibv_device **list = ibv_get_device_list(&count);
+
+	if (list)
+		ibv_free_device_list(list);
+	return count > 0;
+}
+
+int device_missing(struct backend_context *context)
 {
 	const char *name = context->config->device;
 	char names[256], path[300];
@@ -337,12 +347,12 @@ struct device *device_default(struct backend_context *context)
 	struct device *device;
 
 	if (device_address(context, AF_UNSPEC, &address)) {
-		no_device(context);
+		device_missing(context);
 		return NULL;
 	}
 	anchor = anchor_to(context, &address);
 	if (!anchor) {
-		no_device(context);
+		device_missing(context);
 		return NULL;
 	}
 	device = device_known(context, anchor->verbs);
@@ -523,6 +533,6 @@ int device_source(struct backend_context *context, int family, struct sockaddr_s
 		return exists(context)
 			       ? verbs_fail(context, error, "device=%s has no %s address",
 					    config->device, family == AF_INET6 ? "IPv6" : "IPv4")
-			       : no_device(context);
+			       : device_missing(context);
 	return error;
 }

@@ -211,19 +211,24 @@ static int find_route(struct rdma_event_channel *events, struct rdma_cm_id *id,
 	return wait_for(events, RDMA_CM_EVENT_ROUTE_RESOLVED, &error) ? error : 0;
 }
 
-static void print_route(struct haul_text *text, const struct rdma_cm_id *id,
+/* Without the port, which says nothing about the way. */
+static void print_host(const struct sockaddr_storage *address, char *text, size_t room)
+{
+	haul_address_print(address, text, room);
+	*strrchr(text, ':') = 0;
+}
+
+static void print_route(struct haul_text *text, const struct rdma_cm_id *id, const char *to,
 			const struct sockaddr_storage *peer)
 {
 	struct sockaddr_storage own = {0};
 	struct ibv_port_attr port;
-	char from[128], to[128];
+	char from[128];
 
 	memcpy(&own, rdma_get_local_addr((struct rdma_cm_id *)id),
 	       peer->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
 					   : sizeof(struct sockaddr_in));
-	haul_address_print(&own, from, sizeof(from));
-	haul_address_print(peer, to, sizeof(to));
-	*strrchr(from, ':') = *strrchr(to, ':') = 0;
+	print_host(&own, from, sizeof(from));
 	haul_text_add(text, "to %s: device %s port %u, from %s", to,
 		      ibv_get_device_name(id->verbs->device), id->port_num, from);
 	if (ibv_query_port(id->verbs, id->port_num, &port) == 0)
@@ -233,22 +238,28 @@ static void print_route(struct haul_text *text, const struct rdma_cm_id *id,
 
 static void describe_route(struct haul_text *text, const char *where)
 {
-	struct rdma_event_channel *events = rdma_create_event_channel();
 	struct haul_addresses addresses = {0};
+	struct rdma_event_channel *events;
 	struct rdma_cm_id *id = NULL;
-	int error = events ? 0 : -errno;
+	int error = haul_address_parse(NULL, where, &addresses);
+	char to[128];
 
-	if (!error)
-		error = haul_address_parse(NULL, where, &addresses);
+	if (error) {
+		haul_text_add(text, "to %s: %s\n", where, haul_strerror(error));
+		return;
+	}
+	print_host(&addresses.list[0], to, sizeof(to));
+	events = rdma_create_event_channel();
+	error = events ? 0 : -errno;
 	if (!error && rdma_create_id(events, &id, NULL, RDMA_PS_TCP))
 		error = -errno;
 	if (!error)
 		error = find_route(events, id, &addresses.list[0]);
 	if (error)
-		haul_text_add(text, "to %s: no device leads there (%s)\n", where,
+		haul_text_add(text, "to %s: no device leads there (%s)\n", to,
 			      haul_strerror(error));
 	else
-		print_route(text, id, &addresses.list[0]);
+		print_route(text, id, to, &addresses.list[0]);
 	if (id)
 		rdma_destroy_id(id);
 	free(addresses.list);

@@ -358,6 +358,10 @@ int verbs_no_descriptor(struct backend_context *context);
 struct device *device_use(struct backend_context *context, struct rdma_cm_id *id);
 /* The device that a region is registered with when no peer is known yet; NULL with a detail. */
 struct device *device_default(struct backend_context *context);
+/* Whether this host has an adapter at all, be it one that can't be opened. */
+bool device_is_any(void);
+/* Why there is no device to use: the error, with its detail. */
+int device_missing(struct backend_context *context);
 void device_free(struct device *device);
 const char *device_last_event(struct device *device);
 /* Whether `verbs` is what device= and gid= ask for: 0, or -ENODEV with a reason. */

@@ -11,7 +11,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rdma"))
 
-from harness import check, is_sanitized, main, run  # noqa: E402
+from harness import (  # noqa: E402
+    Program, Skip, check, is_sanitized, library, main, program, run)
 
 MODULE = ["verbs/libtensorhaul-verbs.so"]
 SPEC = "verbs,bind=$RDMA_ADDRESS_A"
@@ -41,6 +42,24 @@ def suite(name, arguments, device="rxe", path="", options=(), seconds=SECONDS):
 def conformance(more="", spec=SPEC, listen="$RDMA_ADDRESS_B", **arguments):
     suite("tests/conformance/conformance",
           f"--transport={spec} --listen-host={listen} --scale=quarter {more}", **arguments)
+
+
+def test_host_without_adapter():
+    """Needs no machine: one line says what is missing, the same one everywhere."""
+    if os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"):
+        raise Skip("this host has an RDMA device")
+    environment = {"HAUL_MODULE_PATH": os.path.dirname(library(MODULE[0]))}
+    commands = {
+        "haul-info": ["--transport=verbs", "--peer=192.0.2.1"],
+        "haul-bench-server": ["--transport=verbs", "--listen=127.0.0.1:0"],
+        "haul-bench-client": ["--transport=verbs", "--connect=192.0.2.1:7411"],
+    }
+    for name, words in commands.items():
+        with Program([program(f"bench/{name}"), *words], environment) as running:
+            ended = running.wait(20)
+        said = ended.output + ended.errors
+        check("this host has no RDMA device" in said and "rdma link add" in said, said)
+        check("192.0.2.1:1" not in said, said)
 
 
 def test_conformance_over_rxe():
