@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -172,10 +174,34 @@ void peer_succeed(const struct peer *peer)
 	number_again(peer->number);
 }
 
+/* A killed process may hang in its kernel, which then can tell where. */
+static void print_stack(pid_t pid)
+{
+	char path[40], line[200];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/stack", (int)pid);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		print_error("%s", line);
+	if (file)
+		fclose(file);
+}
+
 void peer_kill(struct peer *peer)
 {
-	kill(peer->pid, SIGKILL);
-	waitpid(peer->pid, NULL, 0);
+	struct pollfd end = {.fd = pidfd_open(peer->pid, 0), .events = POLLIN};
+
+	/* One that has been waited for has no descriptor any more. */
+	if (end.fd >= 0) {
+		kill(peer->pid, SIGKILL);
+		if (poll(&end, 1, PATIENCE_MS) != 1) {
+			print_stack(peer->pid);
+			fail_msg("peer %d was killed and does not end", (int)peer->pid);
+		}
+		close(end.fd);
+		waitpid(peer->pid, NULL, 0);
+	}
 	peer_close(peer);
 }
 
