@@ -53,7 +53,8 @@ def build(settings, console):
                           ("haul-bench-server", "haul-bench-client", "haul-info")))
     # Modules that are built and not installed.
     os.environ.setdefault("HAUL_MODULE_PATH",
-                          ":".join(os.path.join(folder, name) for name in ("verbs", "dpdk")))
+                          ":".join(os.path.join(folder, name) for name in
+                                   ("verbs", "dpdk", "grpc_compat")))
     for program in vars(programs).values():
         if not os.access(program, os.X_OK):
             raise Failure(f"{program} is missing: build it with meson compile -C {folder}")

@@ -26,9 +26,9 @@ static const struct {
 	const char *name;
 	const char *remedy;
 } modules[] = {
-	{"grpc", "this version of tensorhaul does not build it yet (it will need libgrpc-dev)"},
+	{"grpc", "it is built where libgrpc-dev is installed"},
 	{"verbs", "it is built where libibverbs-dev and librdmacm-dev are installed"},
-	{"dpdk", "this version of tensorhaul does not build it yet (it will need libdpdk-dev)"},
+	{"dpdk", "it is built where libdpdk-dev is installed"},
 };
 
 #define BUILT_IN (sizeof(built_in) / sizeof(built_in[0]))
