@@ -18,6 +18,7 @@ import unittest
 SERVER = os.environ["HAUL_BENCH_SERVER"]
 CLIENT = os.environ["HAUL_BENCH_CLIENT"]
 INFO = os.environ["HAUL_INFO"]
+KEY_TABLES = os.environ["HAUL_KEY_TABLES"]
 SPEC = os.environ.get("HAUL_TEST_SPEC", "tcp")
 
 # Long enough for a loaded machine with sanitizers, and shorter than the test runner's patience.
@@ -347,6 +348,42 @@ class Mistakes(unittest.TestCase):
             self.assertGreater(len(options), 1)
             for option in options:
                 self.assertRegex(" ".join(option.split()), r"--\S+ .*\(default: .+\)")
+
+
+class KeyTables(unittest.TestCase):
+    def test_json(self):
+        for order in ("queued", "scattered"):
+            done = run(KEY_TABLES, "--threads=1,3", "--pending=10,1000", "--seconds=0.02",
+                       "--rounds=2", f"--order={order}", "--json=-")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = json.loads(done.stdout)
+            self.assertEqual((found["tool"], found["order"]), ("key-tables", order))
+            self.assertEqual(
+                [(one["pending"], one["threads"], one["contender"]) for one in found["results"]],
+                [(pending, threads, contender) for pending in (10, 1000) for threads in (1, 3)
+                 for contender in ("contexts", "mutex")])
+            for one in found["results"]:
+                self.assertEqual(len(one["matches_per_s_rounds"]), 2)
+                self.assertAlmostEqual(
+                    one["ns_per_match"] * one["matches_per_s"] / one["threads"] / 1e9, 1, places=3)
+
+    def test_table(self):
+        done = run(KEY_TABLES, "--threads=2", "--pending=100", "--seconds=0.02", "--rounds=1")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"(?m)^pending +threads +contexts M/s ")
+        self.assertRegex(done.stdout, r"(?m)^100 +2 +[0-9.]+ +[0-9]+ +[0-9.]+ +[0-9]+ +[0-9.]+$")
+
+    def test_options(self):
+        for option, text in (("--threads=0", "from 1 to 1024"), ("--threads=1,,2", "from 1 to"),
+                             ("--threads=" + "1," * 16 + "1", "more than 16"),
+                             ("--pending=x", "--pending=x"), ("--pending=1", "fewer keys"),
+                             ("--order=none", "queued or scattered"), ("--rounds=0", "--rounds=0"),
+                             ("--seconds=0", "--seconds=0"), ("--json=/nowhere/x", "No such file"),
+                             ("--what", "--what"), ("word", "word")):
+            done = run(KEY_TABLES, option)
+            self.assertEqual(done.returncode, 2, option)
+            self.assertIn(text, done.stderr)
+            self.assertEqual(done.stdout, "")
 
 
 class Info(unittest.TestCase):
