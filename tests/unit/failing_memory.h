@@ -21,6 +21,7 @@ static int memory_fails(void)
 }
 
 void *__real_malloc(size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *old, size_t size);
 void *__real_reallocarray(void *old, size_t count, size_t size);
@@ -28,6 +29,7 @@ char *__real_strdup(const char *text);
 char *__real_strndup(const char *text, size_t length);
 
 void *__wrap_malloc(size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *old, size_t size);
 void *__wrap_reallocarray(void *old, size_t count, size_t size);
@@ -37,6 +39,11 @@ char *__wrap_strndup(const char *text, size_t length);
 void *__wrap_malloc(size_t size)
 {
 	return memory_fails() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+	return memory_fails() ? NULL : __real_aligned_alloc(alignment, size);
 }
 
 void *__wrap_calloc(size_t count, size_t size)

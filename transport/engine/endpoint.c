@@ -36,10 +36,11 @@ haul_endpoint *endpoint_new(haul_context *context, enum wire_role role)
 
 	if (!endpoint)
 		return NULL;
-	if (haul_random(&seed, sizeof(seed)) || keys_init(&endpoint->keys, seed)) {
+	if (haul_random(&seed, sizeof(seed))) {
 		free(endpoint);
 		return NULL;
 	}
+	keys_init(&endpoint->keys, seed);
 	endpoint->context = context;
 	endpoint->role = role;
 	endpoint->timer.kind = TIMER_HANDSHAKE;

@@ -8,7 +8,6 @@
 #ifndef TENSORHAUL_KEYS_H
 #define TENSORHAUL_KEYS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -20,25 +19,33 @@ TAILQ_HEAD(operation_queue, operation);
 TAILQ_HEAD(remote_slot_queue, remote_slot);
 
 struct key_entry {
-	struct key_entry *next; /* in its bucket */
 	uint64_t hash;
+	uint64_t follower; /* the hash of the key that was added next; 0: none yet */
 	struct operation_queue sends;
 	struct remote_slot_queue slots;
 	uint8_t length;
 	uint8_t bytes[];
 };
 
+struct key_bucket;
+
+/* 2^n buckets; NULL: none. */
+struct key_index {
+	struct key_bucket *buckets;
+	size_t mask;
+};
+
 struct keys {
 	/* keys.c's own */
-	struct key_entry **buckets;
-	size_t mask, count;
-	struct key_entry **old_buckets; /* being moved over, from old_next on */
-	size_t old_mask, old_next;
-	bool visiting; /* keys_each() runs: no entry is moved */
+	struct key_index index;
+	struct key_index old; /* being moved over, from old_next on */
+	size_t old_next;
+	size_t count;
+	struct key_entry *latest; /* the key that was added last, or NULL */
 	uint64_t seed;
 };
 
-int keys_init(struct keys *keys, uint64_t seed); /* no memory is taken before the first key */
+void keys_init(struct keys *keys, uint64_t seed); /* no memory is taken before the first key */
 void keys_free(struct keys *keys); /* with all entries; their queues are not looked at */
 
 struct key_entry *keys_find(struct keys *keys, const void *bytes, size_t length);
@@ -46,8 +53,5 @@ struct key_entry *keys_find(struct keys *keys, const void *bytes, size_t length)
 struct key_entry *keys_find_or_add(struct keys *keys, const void *bytes, size_t length);
 /* Frees it when both queues are empty. */
 void keys_drop_if_empty(struct keys *keys, struct key_entry *entry);
-
-/* Visit all entries; `visit` may drop the entry that it is given. */
-void keys_each(struct keys *keys, void (*visit)(struct key_entry *entry, void *user), void *user);
 
 #endif
