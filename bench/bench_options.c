@@ -54,6 +54,39 @@ int option_choice(const char *option, const char *text, const char *const *names
 	return value;
 }
 
+typedef uint64_t option_value(const char *option, const char *text, uint64_t low, uint64_t high);
+
+static size_t list(const char *option, const char *text, option_value *value, uint64_t low,
+		   uint64_t high, uint64_t *values, size_t most)
+{
+	char *own = strdup(text), *rest = own, *item;
+	size_t count = 0;
+
+	if (!own) {
+		bench_complain("no memory");
+		exit(EXIT_FAILED);
+	}
+	while ((item = strsep(&rest, ","))) {
+		if (count == most)
+			bench_usage_error("--%s=%s: more than %zu values", option, text, most);
+		values[count++] = value(option, item, low, high);
+	}
+	free(own);
+	return count;
+}
+
+size_t option_numbers(const char *option, const char *text, uint64_t low, uint64_t high,
+		      uint64_t *values, size_t most)
+{
+	return list(option, text, option_number, low, high, values, most);
+}
+
+size_t option_sizes(const char *option, const char *text, uint64_t low, uint64_t high,
+		    uint64_t *values, size_t most)
+{
+	return list(option, text, option_size, low, high, values, most);
+}
+
 void option_check_json(const char *path)
 {
 	int result = bench_json_check(path);

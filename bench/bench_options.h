@@ -6,6 +6,7 @@
 
 #include <popt.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 uint64_t option_number(const char *option, const char *text, uint64_t low, uint64_t high);
@@ -13,6 +14,11 @@ uint64_t option_size(const char *option, const char *text, uint64_t low, uint64_
 double option_seconds(const char *option, const char *text, double low, double high);
 /* The number of `text` in a NULL-terminated list. */
 int option_choice(const char *option, const char *text, const char *const *names);
+/* Values with commas between them, at most `most`; returns how many. */
+size_t option_numbers(const char *option, const char *text, uint64_t low, uint64_t high,
+		      uint64_t *values, size_t most);
+size_t option_sizes(const char *option, const char *text, uint64_t low, uint64_t high,
+		    uint64_t *values, size_t most);
 /* Whether the file of --json can be written. */
 void option_check_json(const char *path);
 

@@ -43,9 +43,12 @@ struct client_options {
 	bool tests[TEST_KINDS];
 	uint64_t sizes[SIZES_MAX];
 	size_t size_count;
-	uint64_t rate_size, latency_size;
+	uint64_t rate_sizes[SIZES_MAX], rate_concurrencies[SIZES_MAX];
+	size_t rate_size_count, rate_concurrency_count;
+	uint64_t latency_size;
 	uint64_t concurrency; /* 0: chosen by size */
-	uint64_t latency_concurrency, rate_concurrency;
+	uint64_t latency_concurrency;
+	double rate;    /* tensors or pings a second of all clients; 0: as many as they can */
 	uint64_t count; /* 0: by time */
 	uint64_t endpoints, clients, rounds;
 	double seconds, warmup; /* seconds is INFINITY when only --count ends a round */
@@ -63,9 +66,11 @@ struct client_options {
 
 /* Ends the program when something is wrong. */
 void client_options_parse(int argc, const char **argv, struct client_options *options);
-/* Tensors in flight on one endpoint, for tensors of this size. */
+/* Tensors in flight on one endpoint, of the tests that move tensors of `size` bytes. */
 uint32_t client_concurrency(const struct client_options *options, enum test_kind kind,
 			    uint64_t size);
+/* Whether the test starts tensors at a set rate. */
+bool client_is_paced(const struct client_options *options, enum test_kind kind);
 
 /* ---- Worker ---- */
 
@@ -83,6 +88,7 @@ struct command {
 	enum command_kind kind;
 	enum test_kind test;
 	uint64_t size;
+	uint32_t concurrency;
 	uint64_t begin, end; /* the window of RUN and CEILING */
 };
 

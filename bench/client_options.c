@@ -17,7 +17,7 @@ static const char *const live_names[] = {"auto", "yes", "no", NULL};
 static struct {
 	char *connect, *transport, *tests, *direction, *size, *rate_size, *latency_size;
 	char *concurrency, *rate_concurrency, *latency_concurrency, *endpoints, *clients;
-	char *count, *seconds, *warmup, *rounds, *waiting, *patience, *memory, *seed;
+	char *rate, *count, *seconds, *warmup, *rounds, *waiting, *patience, *memory, *seed;
 	char *ceiling_address, *congestion, *live, *json;
 	int ceiling, verify, verbose;
 } given = {
@@ -31,6 +31,7 @@ static struct {
 	.latency_concurrency = "1",
 	.endpoints = "1",
 	.clients = "1",
+	.rate = "0",
 	.count = "0",
 	.seconds = "5",
 	.warmup = "1",
@@ -70,9 +71,14 @@ static struct poptOption what_table[] = {
 	 "SIZE"},
 	{"latency-concurrency", 0, SHOWN, &given.latency_concurrency, 0,
 	 "latency: pings in flight on each endpoint", "N"},
-	{"rate-size", 0, SHOWN, &given.rate_size, 0, "rate: tensor size", "SIZE"},
+	{"rate-size", 0, SHOWN, &given.rate_size, 0, "rate: tensor sizes, several with commas",
+	 "LIST"},
 	{"rate-concurrency", 0, SHOWN, &given.rate_concurrency, 0,
-	 "rate: tensors in flight on each endpoint", "N"},
+	 "rate: tensors in flight on each endpoint, several with commas", "LIST"},
+	{"rate", 0, SHOWN, &given.rate, 0,
+	 "rate and latency: start so many tensors or pings a second, of all clients together, and "
+	 "count their times from when they were due; 0 starts one when another one has ended",
+	 "N"},
 	{"waiting", 'w', SHOWN, &given.waiting, 0,
 	 "block: sleep until something happens; poll: look again and again, on both sides", "NAME"},
 	{"verify", 'V', POPT_ARG_NONE, &given.verify, 0,
@@ -137,15 +143,27 @@ static char *copy(const char *text)
 
 static void parse_sizes(struct client_options *options)
 {
-	char *list = copy(given.size), *rest = list, *item;
+	options->size_count =
+		option_sizes("size", given.size, 0, UINT64_C(1) << 46, options->sizes, SIZES_MAX);
+	options->rate_size_count = option_sizes("rate-size", given.rate_size, 0, 1 << 20,
+						options->rate_sizes, SIZES_MAX);
+	options->rate_concurrency_count =
+		option_numbers("rate-concurrency", given.rate_concurrency, 1,
+			       PROTOCOL_CONCURRENCY_MAX, options->rate_concurrencies, SIZES_MAX);
+}
 
-	while ((item = strsep(&rest, ","))) {
-		if (options->size_count == SIZES_MAX)
-			bench_usage_error("--size=%s: more than %d sizes", given.size, SIZES_MAX);
-		options->sizes[options->size_count++] =
-			option_size("size", item, 0, UINT64_C(1) << 46);
-	}
-	free(list);
+static void parse_rate(struct client_options *options)
+{
+	options->rate = (double)option_number("rate", given.rate, 0, 100000000);
+	if (options->rate > 0 && !options->tests[TEST_RATE] && !options->tests[TEST_LATENCY])
+		bench_usage_error("--rate=%s goes with --test=rate or --test=latency", given.rate);
+	if (options->rate > 0 && options->direction != DIRECTION_SEND)
+		bench_usage_error("--rate=%s: only what this side sends has a set rate; "
+				  "--direction=send goes with it",
+				  given.rate);
+	if (options->rate > 0 && given.ceiling)
+		bench_usage_error("--rate=%s: plain TCP has no set rate; not with --ceiling",
+				  given.rate);
 }
 
 static void parse_tests(struct client_options *options)
@@ -198,8 +216,6 @@ static void parse_amounts(struct client_options *options)
 				       ? 0
 				       : option_number("concurrency", given.concurrency, 1,
 						       PROTOCOL_CONCURRENCY_MAX);
-	options->rate_concurrency = option_number("rate-concurrency", given.rate_concurrency, 1,
-						  PROTOCOL_CONCURRENCY_MAX);
 	options->latency_concurrency =
 		option_number("latency-concurrency", given.latency_concurrency, 1, 1024);
 	options->endpoints = option_number("endpoints", given.endpoints, 1, 1024);
@@ -209,7 +225,6 @@ static void parse_amounts(struct client_options *options)
 	options->seconds = option_seconds("seconds", given.seconds, 0.05, 86400);
 	options->warmup = option_seconds("warmup", given.warmup, 0, 3600);
 	options->patience = option_seconds("timeout", given.patience, 1, 86400);
-	options->rate_size = option_size("rate-size", given.rate_size, 0, 1 << 20);
 	options->latency_size = option_size("latency-size", given.latency_size, 1, PLAIN_PING_MAX);
 	options->memory = option_size("memory", given.memory, 1 << 20, UINT64_C(1) << 46);
 	options->seed = option_number("seed", given.seed, 0, UINT32_MAX);
@@ -252,6 +267,7 @@ static void check_options(struct client_options *options)
 	parse_tests(options);
 	parse_sizes(options);
 	parse_amounts(options);
+	parse_rate(options);
 	if (options->tests[TEST_THROUGHPUT] || options->tests[TEST_BIDIRECTIONAL])
 		check_memory(options);
 	parse_live(options);
@@ -299,10 +315,6 @@ uint32_t client_concurrency(const struct client_options *options, enum test_kind
 	uint64_t share = options->memory / flows;
 	uint64_t concurrency;
 
-	if (kind == TEST_LATENCY)
-		return (uint32_t)options->latency_concurrency;
-	if (kind == TEST_RATE)
-		return (uint32_t)options->rate_concurrency;
 	if (options->concurrency)
 		return (uint32_t)options->concurrency;
 	concurrency = tensor ? WORTH / tensor : 256;
@@ -313,4 +325,9 @@ uint32_t client_concurrency(const struct client_options *options, enum test_kind
 	if (tensor && concurrency > share / tensor)
 		concurrency = share / tensor;
 	return concurrency ? (uint32_t)concurrency : 1;
+}
+
+bool client_is_paced(const struct client_options *options, enum test_kind kind)
+{
+	return options->rate > 0 && (kind == TEST_RATE || kind == TEST_LATENCY);
 }

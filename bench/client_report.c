@@ -10,13 +10,14 @@
  *   "test", "size_bytes", "concurrency", "endpoints", "direction", "waiting",
  *   "goodput_gbps": median, "goodput_gbps_rounds": [each], "goodput_gbps_min", "goodput_gbps_max",
  *   "sent_gbps", "received_gbps": medians of the directions,
- *   "rate_per_s", "rate_per_s_rounds": tensors per second,
+ *   "rate_per_s", "rate_per_s_rounds": tensors per second, "offered_per_s": --rate|null,
  *   "ceiling_gbps", "ceiling_gbps_rounds", "ratio_to_ceiling",
  *   "cpu_s_per_gb": both sides, "cpu_client_s_per_gb", "cpu_server_s_per_gb", and of these
  *   "cpu_client_user_s_per_gb", "cpu_client_system_s_per_gb", "cpu_server_user_s_per_gb",
  *   "cpu_server_system_s_per_gb"; "ceiling_cpu_s_per_gb" and the same six with "ceiling_" before;
  *   "tensor_us": {"p50", "p90", "p99", "p99_9", "max"} from a tensor's send to its arrival (or
- *   from the receive, when it receives), "verified", "mismatches", "streams" (of the endpoint that
+ *   from the receive, when it receives; with --rate from when it was due), "tensor_us_rounds":
+ *   [each], "verified", "mismatches", "streams" (of the endpoint that
  *   has most), "chunks_sent", "chunks_again", "clients_gbps": [each client]|null, "jain_index"
  *
  * RESULT of the test latency:
@@ -24,7 +25,8 @@
  *   "latency_us": round trips, medians of the rounds but for "max", which is that of all,
  *   "latency_us_rounds": [each], "latency_us_all": of all rounds' pings together,
  *   "ceiling_latency_us": the same of a bare TCP socket|null, "ceiling_latency_us_rounds",
- *   "ratio_to_ceiling": {"p50", "p99"}, "rate_per_s", "verified", "mismatches", "streams"
+ *   "ratio_to_ceiling": {"p50", "p99"}, "rate_per_s", "offered_per_s", "verified", "mismatches",
+ * "streams"
  *
  * CLIENT, with --clients of 2 and more, for the first result that has a goodput:
  *   "client", "goodput_gbps": median
@@ -143,7 +145,7 @@ static void add_goodput(cJSON *object, const struct report *report,
 	size_t count = result->rounds;
 	double median = round_median(rounds, count, MEMBER(goodput_gbps));
 	double ceiling_median = round_median(ceiling, count, MEMBER(goodput_gbps));
-	double low, high, values[PERCENTILES];
+	double low, high;
 
 	cJSON_AddStringToObject(
 		object, "direction",
@@ -164,8 +166,7 @@ static void add_goodput(cJSON *object, const struct report *report,
 	bench_json_number(object, "ratio_to_ceiling", median / ceiling_median);
 	add_cpu(object, "", rounds, count);
 	add_cpu(object, "ceiling_", ceiling, count);
-	round_percentiles(rounds, count, values);
-	cJSON_AddItemToObject(object, "tensor_us", percentiles(values));
+	add_percentiles(object, "tensor_us", rounds, count);
 	add_clients(object, report, result);
 }
 
@@ -205,6 +206,9 @@ static cJSON *describe_result(const struct report *report, const struct test_res
 	bench_json_number(object, "concurrency", result->concurrency);
 	bench_json_number(object, "endpoints", (double)report->options->endpoints);
 	cJSON_AddStringToObject(object, "waiting", report->options->poll ? "poll" : "block");
+	bench_json_number(object, "offered_per_s",
+			  client_is_paced(report->options, result->test) ? report->options->rate
+									 : NAN);
 	if (result->test == TEST_LATENCY)
 		add_latency(object, result);
 	else

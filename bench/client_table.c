@@ -43,6 +43,7 @@ enum {
 	RATE,
 	TENSOR_P50,
 	TENSOR_P99,
+	TENSOR_P99_9,
 	STREAMS,
 	AGAIN,
 	VERIFIED,
@@ -52,9 +53,9 @@ enum {
 };
 
 static const char *const goodput_heads[GOODPUT_COLUMNS] = {
-	"test",    "size",     "in flight", "Gb/s",       "min..max",   "TCP Gb/s",
-	"ratio",   "CPU s/GB", "TCP s/GB",  "tensors/s",  "p50 us",     "p99 us",
-	"streams", "again",    "verified",  "mismatches", "Jain index",
+	"test",     "size",     "in flight", "Gb/s",      "min..max",   "TCP Gb/s",
+	"ratio",    "CPU s/GB", "TCP s/GB",  "tensors/s", "p50 us",     "p99 us",
+	"p99.9 us", "streams",  "again",     "verified",  "mismatches", "Jain index",
 };
 
 static void heads(struct bench_table *table, const char *const *names, size_t count)
@@ -96,6 +97,8 @@ static void goodput_row(struct bench_table *table, const struct report *report,
 	round_percentiles(rounds, count, times);
 	number(table, TENSOR_P50, "%.0f", times[P50]);
 	number(table, TENSOR_P99, "%.0f", times[P99]);
+	if (result->test == TEST_RATE)
+		number(table, TENSOR_P99_9, "%.0f", times[P99_9]);
 	round_range(rounds, count, MEMBER(streams), &low, &high);
 	number(table, STREAMS, "%.0f", high);
 	number(table, AGAIN, "%.0f", round_sum(rounds, count, MEMBER(chunks_again)));

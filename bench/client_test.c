@@ -185,7 +185,10 @@ static bool measure(struct bench *bench, struct command *command, struct test_re
 
 static bool transport_round(struct bench *bench, struct test_result *test, struct round *round)
 {
-	struct command command = {.kind = COMMAND_PREPARE, .test = test->test, .size = test->size};
+	struct command command = {.kind = COMMAND_PREPARE,
+				  .test = test->test,
+				  .size = test->size,
+				  .concurrency = test->concurrency};
 
 	if (!team_all(bench->team, &command, bench->results, NULL) ||
 	    !measure(bench, &command, test, round))
@@ -247,7 +250,7 @@ static bool run_rounds(struct bench *bench, struct test_result *test)
 	return true;
 }
 
-static bool run_test(struct bench *bench, enum test_kind kind, uint64_t size)
+static bool run_test(struct bench *bench, enum test_kind kind, uint64_t size, uint32_t concurrency)
 {
 	struct report *report = bench->report;
 	struct test_result *results =
@@ -261,7 +264,7 @@ static bool run_test(struct bench *bench, enum test_kind kind, uint64_t size)
 	*test = (struct test_result){
 		.test = kind,
 		.size = size,
-		.concurrency = client_concurrency(bench->options, kind, size),
+		.concurrency = concurrency,
 		.round = calloc(bench->options->rounds, sizeof(*test->round)),
 		.ceiling = calloc(bench->options->rounds, sizeof(*test->ceiling)),
 	};
@@ -269,16 +272,30 @@ static bool run_test(struct bench *bench, enum test_kind kind, uint64_t size)
 	return test->round && test->ceiling && run_rounds(bench, test);
 }
 
+static bool run_rates(struct bench *bench)
+{
+	const struct client_options *options = bench->options;
+
+	for (size_t i = 0; i < options->rate_size_count; i++)
+		for (size_t j = 0; j < options->rate_concurrency_count; j++)
+			if (!run_test(bench, TEST_RATE, options->rate_sizes[i],
+				      (uint32_t)options->rate_concurrencies[j]))
+				return false;
+	return true;
+}
+
 static bool run_kind(struct bench *bench, enum test_kind kind)
 {
 	const struct client_options *options = bench->options;
 
 	if (kind == TEST_LATENCY)
-		return run_test(bench, kind, options->latency_size);
+		return run_test(bench, kind, options->latency_size,
+				(uint32_t)options->latency_concurrency);
 	if (kind == TEST_RATE)
-		return run_test(bench, kind, options->rate_size);
+		return run_rates(bench);
 	for (size_t i = 0; i < options->size_count; i++)
-		if (!run_test(bench, kind, options->sizes[i]))
+		if (!run_test(bench, kind, options->sizes[i],
+			      client_concurrency(options, kind, options->sizes[i])))
 			return false;
 	return true;
 }

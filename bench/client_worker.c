@@ -7,6 +7,7 @@
 #include "flow.h"
 
 #define BATCH 256
+#define PRECISE_NS (NS_PER_S / 500)
 
 /* How many bytes had arrived at a moment, by the receiver's count and clock. */
 struct sample {
@@ -135,7 +136,7 @@ static void close_worker(struct worker *worker)
 /* ---- Rounds: their buffers ---- */
 
 static bool open_flow(struct worker *worker, struct link *link, int which, enum flow_role role,
-		      const struct round_request *round, struct result *result)
+		      enum test_kind test, const struct round_request *round, struct result *result)
 {
 	struct flow_settings settings = {.role = role,
 					 .size = round->size,
@@ -144,24 +145,34 @@ static bool open_flow(struct worker *worker, struct link *link, int which, enum 
 					 .seed = round->seed,
 					 .verify = round->verify,
 					 .meter = &worker->meters[which]};
+	const struct client_options *options = worker->options;
 	struct flow *flow = &link->flows[which];
 
+	if (client_is_paced(options, test)) {
+		uint64_t links = options->clients * options->endpoints;
+		uint64_t number =
+			worker->number * options->endpoints + (uint64_t)(link - worker->links);
+
+		/* In turn: all flows together have the rate, not bursts of it. */
+		settings.interval_ns = (double)links * NS_PER_S / options->rate;
+		settings.first_due_ns = settings.interval_ns * (double)number / (double)links;
+	}
 	if (flow_open(flow, worker->context, link->endpoint, &settings))
 		return result_fail(result, "%s", flow->detail);
 	link->open[which] = true;
 	return true;
 }
 
-static bool open_flows(struct worker *worker, struct link *link, const struct round_request *round,
-		       struct result *result)
+static bool open_flows(struct worker *worker, struct link *link, enum test_kind test,
+		       const struct round_request *round, struct result *result)
 {
 	if (round->kind == ROUND_PINGS)
-		return open_flow(worker, link, FLOW_OUT, FLOW_PINGS, round, result);
+		return open_flow(worker, link, FLOW_OUT, FLOW_PINGS, test, round, result);
 	if (round->direction != DIRECTION_RECV &&
-	    !open_flow(worker, link, FLOW_OUT, FLOW_SENDS, round, result))
+	    !open_flow(worker, link, FLOW_OUT, FLOW_SENDS, test, round, result))
 		return false;
 	if (round->direction != DIRECTION_SEND &&
-	    !open_flow(worker, link, FLOW_IN, FLOW_RECEIVES, round, result))
+	    !open_flow(worker, link, FLOW_IN, FLOW_RECEIVES, test, round, result))
 		return false;
 	return true;
 }
@@ -178,14 +189,14 @@ static bool prepare(struct worker *worker, const struct command *command, struct
 		command->test == TEST_BIDIRECTIONAL ? DIRECTION_BOTH : options->direction;
 	round->number = ++worker->round;
 	round->size = command->size;
-	round->concurrency = client_concurrency(options, command->test, command->size);
+	round->concurrency = command->concurrency;
 	round->verify = options->verify;
 	round->poll = options->poll;
 	for (uint64_t i = 0; i < options->endpoints; i++) {
 		/* Tensors that go astray between endpoints shall be noticed. */
 		round->seed = (uint32_t)(options->seed + worker->round * 7919u +
 					 (worker->number * 1031u + i) * 104729u);
-		if (!open_flows(worker, &worker->links[i], round, result) ||
+		if (!open_flows(worker, &worker->links[i], command->test, round, result) ||
 		    !ask(worker, &worker->links[i], &request, &answer, result))
 			return false;
 	}
@@ -374,25 +385,48 @@ static bool is_well(struct worker *worker, const struct overview *overview, uint
 	return true;
 }
 
-/* Wakes up for the window's edges and the end of patience. */
-static int turn_timeout(const struct worker *worker, uint64_t now)
+/* Start what is due; returns when the next one is. */
+static uint64_t pace_flows(struct worker *worker, uint64_t now)
+{
+	uint64_t due = UINT64_MAX;
+
+	for (uint64_t i = 0; i < worker->options->endpoints; i++) {
+		struct link *link = &worker->links[i];
+
+		if (!link->open[FLOW_OUT])
+			continue;
+		flow_pace(&link->flows[FLOW_OUT], now);
+		if (link->flows[FLOW_OUT].idle && flow_due(&link->flows[FLOW_OUT]) < due)
+			due = flow_due(&link->flows[FLOW_OUT]);
+	}
+	return due;
+}
+
+/*
+ * Wakes up for the window's edges, the end of patience and the next tensor that is due. What is due
+ * within PRECISE_NS is waited for by looking again and again: a sleep is only good for
+ * milliseconds.
+ */
+static int turn_timeout(const struct worker *worker, uint64_t now, uint64_t due)
 {
 	const struct meter *meter =
 		&worker->meters[worker->links[0].open[FLOW_OUT] ? FLOW_OUT : FLOW_IN];
 	uint64_t edge = worker->phase == BEFORE_WINDOW ? meter->begin : meter->end;
 
-	if (worker->options->poll)
+	if (worker->options->poll || due < now + PRECISE_NS)
 		return 0;
+	if (edge <= now || due - PRECISE_NS < edge)
+		edge = due - PRECISE_NS;
 	return edge > now && edge - now < 250000000 ? (int)((edge - now) / 1000000) + 1 : 250;
 }
 
-/* Tensors that move are sampled at both edges of the window; pings are not. */
-static bool watch_edges(struct worker *worker, uint64_t now, bool pings, struct result *result)
+/* Tensors that move are sampled at both edges of the window; pings and what is paced are not. */
+static bool watch_edges(struct worker *worker, uint64_t now, bool samples, struct result *result)
 {
 	const struct meter *meter =
 		&worker->meters[worker->links[0].open[FLOW_OUT] ? FLOW_OUT : FLOW_IN];
 
-	if (pings || worker->options->count)
+	if (!samples)
 		return true;
 	if (worker->phase == BEFORE_WINDOW && now >= meter->begin) {
 		worker->phase = IN_WINDOW;
@@ -409,9 +443,9 @@ static bool watch_edges(struct worker *worker, uint64_t now, bool pings, struct 
  * Start everything, go on until all tensors that were started inside of the window are
  * through, then let the rest come to its end.
  */
-static bool run_flows(struct worker *worker, bool pings, struct result *result)
+static bool run_flows(struct worker *worker, bool samples, struct result *result)
 {
-	uint64_t now = bench_now();
+	uint64_t now = bench_now(), due;
 	struct overview overview;
 	bool ending = false;
 
@@ -419,11 +453,12 @@ static bool run_flows(struct worker *worker, bool pings, struct result *result)
 	worker->phase = BEFORE_WINDOW;
 	for_all_flows(worker, flow_start);
 	do {
-		if (!turn(worker, turn_timeout(worker, now), &now, result))
+		due = pace_flows(worker, now);
+		if (!turn(worker, turn_timeout(worker, now, due), &now, result))
 			return false;
 		look_over(worker, &overview);
 		if (!is_well(worker, &overview, now, result) ||
-		    !watch_edges(worker, now, pings, result))
+		    !watch_edges(worker, now, samples, result))
 			return false;
 		if (!ending && now >= worker->meters[FLOW_OUT].end &&
 		    now >= worker->meters[FLOW_IN].end && !count_early(worker)) {
@@ -492,16 +527,18 @@ static bool run(struct worker *worker, const struct command *command, struct res
 	struct bench_usage before = bench_usage_now();
 	uint64_t enough = worker->options->count;
 	bool flows[2] = {worker->links[0].open[0], worker->links[0].open[1]};
+	bool paced = client_is_paced(worker->options, command->test);
 
 	for (int which = 0; which < 2; which++) {
 		/* A direction that is not used must not keep the round from ending. */
 		meter_reset(&worker->meters[which], command->begin, flows[which] ? command->end : 0,
 			    enough);
+		worker->meters[which].by_start = paced;
 		worker->meters[which].live = worker->live ? &worker->live[which] : NULL;
 	}
 	for (uint64_t i = 0; i < worker->options->endpoints; i++)
 		read_statistics(&worker->links[i], &worker->links[i].before);
-	if (!run_flows(worker, command->test == TEST_LATENCY, result))
+	if (!run_flows(worker, command->test != TEST_LATENCY && !enough && !paced, result))
 		return false;
 	result->usage = bench_usage_since(&before);
 	describe_statistics(worker, result);

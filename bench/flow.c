@@ -23,6 +23,7 @@ struct flow_slot {
 	struct flow *flow;
 	uint8_t *bytes, *echo;
 	struct companion *companion;
+	struct flow_slot *next_idle;
 	uint64_t sequence;
 	uint64_t started;
 	unsigned sending, receiving; /* operations outstanding */
@@ -229,8 +230,32 @@ static void finish_slot(struct flow_slot *slot, uint64_t now)
 		finish_stream(slot, now);
 	else if (!slot->failed)
 		flow->tensors++;
-	if (!flow->stopped)
+	if (flow->settings.interval_ns > 0) {
+		slot->next_idle = flow->idle;
+		flow->idle = slot;
+		flow_pace(flow, now);
+	} else if (!flow->stopped) {
 		start_slot(slot, now);
+	}
+}
+
+uint64_t flow_due(const struct flow *flow)
+{
+	if (flow->settings.interval_ns <= 0 || flow->stopped)
+		return UINT64_MAX;
+	return flow->paced_from + (uint64_t)flow->due;
+}
+
+void flow_pace(struct flow *flow, uint64_t now)
+{
+	while (flow->idle && flow_due(flow) <= now) {
+		struct flow_slot *slot = flow->idle;
+		uint64_t due = flow_due(flow);
+
+		flow->idle = slot->next_idle;
+		flow->due += flow->settings.interval_ns;
+		start_slot(slot, due);
+	}
 }
 
 static bool went_well(struct flow_slot *slot, const struct haul_completion *completion,
@@ -370,8 +395,17 @@ void flow_start(struct flow *flow)
 {
 	uint64_t now = bench_now();
 
-	for (uint32_t i = 0; i < flow->slot_count && !flow->stopped; i++)
-		start_slot(&flow->slots[i], now);
+	flow->idle = NULL;
+	flow->paced_from = now;
+	flow->due = flow->settings.first_due_ns;
+	for (uint32_t i = 0; i < flow->slot_count && !flow->stopped; i++) {
+		if (flow->settings.interval_ns > 0) {
+			flow->slots[i].next_idle = flow->idle;
+			flow->idle = &flow->slots[i];
+		} else {
+			start_slot(&flow->slots[i], now);
+		}
+	}
 }
 
 void flow_stop(struct flow *flow)
@@ -404,7 +438,7 @@ uint64_t flow_started_before(const struct flow *flow, uint64_t time)
 
 	for (uint32_t i = 0; i < flow->slot_count; i++)
 		count_before += flow->slots[i].busy && flow->slots[i].started < time;
-	return count_before;
+	return count_before + (flow_due(flow) < time);
 }
 
 void flow_close(struct flow *flow)

@@ -50,6 +50,12 @@ struct flow_settings {
 	uint32_t seed;
 	bool verify;
 	struct meter *meter; /* NULL: nobody measures here */
+	/*
+	 * 0: as many as there are buffers are in flight all the time. Otherwise one tensor or ping
+	 * is due every so many nanoseconds, and its time counts from then, also when it has to
+	 * wait for a buffer. The first one is due so long after the start.
+	 */
+	double interval_ns, first_due_ns;
 };
 
 struct flow_slot;
@@ -61,6 +67,9 @@ struct flow {
 	haul_region *region;
 	struct flow_slot *slots;
 	uint32_t slot_count;
+	struct flow_slot *idle; /* buffers that wait for the next tensor that is due */
+	uint64_t paced_from;    /* bench_now() of the start */
+	double due;             /* the next tensor: nanoseconds since then */
 	int64_t shape[1], companion_shape[1];
 	uint64_t next_sequence;
 	uint64_t outstanding; /* operations */
@@ -81,13 +90,16 @@ int flow_open(struct flow *flow, haul_context *context, haul_endpoint *endpoint,
 	      const struct flow_settings *settings);
 /* Start all tensors; errors are found in flow->error. */
 void flow_start(struct flow *flow);
+/* With interval_ns: start what is due. The next tensor is due at flow_due(), UINT64_MAX: never. */
+void flow_pace(struct flow *flow, uint64_t now);
+uint64_t flow_due(const struct flow *flow);
 /* Start no more; what is in flight ends by itself. */
 void flow_stop(struct flow *flow);
 /* Start no more, and give up what waits for the peer; flow->outstanding tells when it is over. */
 void flow_cancel(struct flow *flow);
 /* The endpoint was disconnected, which gives up everything. */
 void flow_abandon(struct flow *flow);
-/* How many tensors that were started before `time` are still in flight. */
+/* How many tensors that were started, or due, before `time` are not through. */
 uint64_t flow_started_before(const struct flow *flow, uint64_t time);
 /* Nothing may be outstanding. A flow that was not opened, all zero, is allowed. */
 void flow_close(struct flow *flow);

@@ -18,15 +18,16 @@
  *   "ns_per_match": threads / matches_per_s}...]}
  */
 #include <math.h>
-#include <popt.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench_common.h"
+#include "bench_options.h"
 #include "engine/keys.h"
 
 #define LIST_MAX 16
+#define THREADS_MAX 1024
 #define ROUNDS_MAX 100
 /* Matches between two looks at the clock. */
 #define BATCH 64
@@ -215,7 +216,7 @@ struct bench {
 
 static void run_threads(struct matcher *matchers, size_t count)
 {
-	pthread_t threads[1024];
+	pthread_t threads[THREADS_MAX];
 	pthread_barrier_t start;
 
 	pthread_barrier_init(&start, NULL, (unsigned)count);
@@ -338,63 +339,23 @@ static bool write_json(const struct options *options, cJSON *results)
 
 /* ---- Options ---- */
 
-static size_t parse_list(const char *option, const char *text, uint64_t high,
-			 uint64_t values[LIST_MAX])
+static void parse(int count, const char **arguments, struct options *options)
 {
-	char *list = strdup(text), *rest = list, *item;
-	size_t count = 0;
-
-	while (list && (item = strsep(&rest, ","))) {
-		if (count == LIST_MAX)
-			bench_usage_error("--%s=%s: more than %d numbers", option, text, LIST_MAX);
-		if (bench_parse_number(item, 1, high, &values[count++]))
-			bench_usage_error("--%s=%s: expected numbers from 1 to %llu, with commas",
-					  option, text, (unsigned long long)high);
-	}
-	free(list);
-	return count;
-}
-
-static void check_options(struct options *options)
-{
-	uint64_t rounds;
-	int order = bench_parse_choice(given.order, order_names), error;
-
-	options->thread_count = parse_list("threads", given.threads, 1024, options->threads);
-	options->pending_count = parse_list("pending", given.pending, 100000000, options->pending);
+	options_parse(count, arguments, option_table, NULL);
+	options->thread_count = option_numbers("threads", given.threads, 1, THREADS_MAX,
+					       options->threads, LIST_MAX);
+	options->pending_count =
+		option_numbers("pending", given.pending, 1, 100000000, options->pending, LIST_MAX);
 	for (size_t t = 0; t < options->thread_count; t++)
 		for (size_t p = 0; p < options->pending_count; p++)
 			if (options->pending[p] < options->threads[t])
 				bench_usage_error("--pending=%llu: fewer keys than --threads=%llu",
 						  (unsigned long long)options->pending[p],
 						  (unsigned long long)options->threads[t]);
-	if (order < 0)
-		bench_usage_error("--order=%s: expected queued or scattered", given.order);
-	options->scattered = order == 1;
-	if (bench_parse_seconds(given.seconds, 0.01, 3600, &options->seconds))
-		bench_usage_error("--seconds=%s: expected seconds, from 0.01 to 3600",
-				  given.seconds);
-	if (bench_parse_number(given.rounds, 1, ROUNDS_MAX, &rounds))
-		bench_usage_error("--rounds=%s: expected a number from 1 to %d", given.rounds,
-				  ROUNDS_MAX);
-	options->rounds = rounds;
-	error = bench_json_check(given.json);
-	if (error)
-		bench_usage_error("--json=%s: %s", given.json, strerror(-error));
-}
-
-static void parse(int count, const char **arguments, struct options *options)
-{
-	poptContext context = poptGetContext(NULL, count, arguments, option_table, 0);
-	int result = poptGetNextOpt(context);
-
-	if (result < -1)
-		bench_usage_error("%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
-				  poptStrerror(result));
-	if (poptPeekArg(context))
-		bench_usage_error("%s: not an option", poptPeekArg(context));
-	poptFreeContext(context);
-	check_options(options);
+	options->scattered = option_choice("order", given.order, order_names) == 1;
+	options->seconds = option_seconds("seconds", given.seconds, 0.01, 3600);
+	options->rounds = option_number("rounds", given.rounds, 1, ROUNDS_MAX);
+	option_check_json(given.json);
 }
 
 int main(int count, const char **arguments)

@@ -35,7 +35,7 @@ void meter_add(struct meter *meter, uint64_t start, uint64_t now, uint64_t bytes
 	meter->all_tensors++;
 	meter->bytes += share * (double)bytes;
 	meter->tensors += share;
-	if (start >= meter->begin && now <= meter->end)
+	if (start >= meter->begin && (meter->by_start ? start < meter->end : now <= meter->end))
 		histogram_add(&meter->times, now - start);
 	if (meter->enough && meter->tensors >= (double)meter->enough && now < meter->end)
 		meter->end = now;

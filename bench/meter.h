@@ -21,7 +21,9 @@ struct meter {
 	uint64_t enough;     /* close the window after so many tensors; 0 is without a limit */
 	double bytes, tensors;
 	uint64_t all_bytes, all_tensors; /* warm-up and end included */
-	struct histogram times;          /* of tensors that started and ended inside */
+	/* Open loop: what was due inside counts, whenever it ends: the late ones are the point. */
+	bool by_start;
+	struct histogram times; /* of tensors that started and ended inside; see by_start */
 	/* Read by others while it is measured: tensors and bytes since the start. */
 	struct meter_live *live; /* may be NULL */
 };

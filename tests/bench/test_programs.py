@@ -178,6 +178,34 @@ class Measuring(unittest.TestCase):
             self.assertIsNone(found["options"]["seconds"])
             self.assertGreaterEqual(found["results"][0]["pings"], 50)
 
+    def test_sizes_and_concurrencies_of_the_rate(self):
+        with Server() as server:
+            found = measure(server, *SHORT, "--test=rate", "--rate-size=64,16KiB",
+                            "--rate-concurrency=1,100")
+        self.assertEqual(
+            [(result["size_bytes"], result["concurrency"]) for result in found["results"]],
+            [(64, 1), (64, 100), (16384, 1), (16384, 100)])
+        for result in found["results"]:
+            self.assertIsNone(result["offered_per_s"])
+            self.assertEqual(len(result["tensor_us_rounds"]), 2)
+
+    def test_a_set_rate(self):
+        with Server() as server:
+            found = measure(server, *SHORT, "--test=rate,latency", "--rate=500", "--clients=2",
+                            "--rate-concurrency=50", "--verify")
+        for result in found["results"]:
+            self.assertEqual(result["offered_per_s"], 500)
+            self.assertAlmostEqual(result["rate_per_s"], 500, delta=50)
+            self.assertEqual(result["mismatches"], 0)
+
+    def test_a_rate_that_is_too_high_shows_in_the_times(self):
+        with Server() as server:
+            found = measure(server, "--rounds=1", "--seconds=0.1", "--warmup=0", "--test=latency",
+                            "--rate=1000000")
+        # What is due at the end waits for all pings before it.
+        self.assertEqual(found["results"][0]["pings"], 100000)
+        self.assertGreater(found["results"][0]["latency_us"]["p99"], 100000)
+
     def test_live_lines_and_tables(self):
         with Server() as server:
             done = client(server, "--rounds=1", "--seconds=1.2", "--warmup=0", "--size=64KiB",
@@ -284,6 +312,15 @@ class Mistakes(unittest.TestCase):
                 ("--ceiling-connect=x", "HOST:PORT"), ("--timeout=0", "seconds"),
                 ("--ceiling-congestion=a-name-that-is-too-long", "letters")):
             self.check(CLIENT, ["--connect=127.0.0.1:1", option], 2, option, text, "--help")
+        for options, text in (
+                (["--rate=x", "--test=rate"], "--rate=x"), (["--rate=-1", "--test=rate"], "from 0"),
+                (["--rate=1"], "--test=rate or --test=latency"),
+                (["--rate=1", "--test=rate", "--direction=recv"], "--direction=send"),
+                (["--rate=1", "--test=latency", "--ceiling"], "--ceiling"),
+                (["--rate-concurrency=1,0"], "--rate-concurrency=0"),
+                (["--rate-size=64,"], "--rate-size="),
+                (["--rate-size=" + ",".join(["1"] * 65)], "more than 64")):
+            self.check(CLIENT, ["--connect=127.0.0.1:1", *options], 2, text, "--help")
         self.check(CLIENT, [], 2, "--connect=HOST:PORT is missing")
         self.check(CLIENT, ["--connect=127.0.0.1"], 2, "--connect=127.0.0.1: expected HOST:PORT")
         self.check(CLIENT, ["--connect=127.0.0.1:0"], 2, "port from 1")
@@ -374,10 +411,10 @@ class KeyTables(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?m)^100 +2 +[0-9.]+ +[0-9]+ +[0-9.]+ +[0-9]+ +[0-9.]+$")
 
     def test_options(self):
-        for option, text in (("--threads=0", "from 1 to 1024"), ("--threads=1,,2", "from 1 to"),
+        for option, text in (("--threads=0", "from 1 to 1024"), ("--threads=1,,2", "--threads=:"),
                              ("--threads=" + "1," * 16 + "1", "more than 16"),
                              ("--pending=x", "--pending=x"), ("--pending=1", "fewer keys"),
-                             ("--order=none", "queued or scattered"), ("--rounds=0", "--rounds=0"),
+                             ("--order=none", "queued, scattered"), ("--rounds=0", "--rounds=0"),
                              ("--seconds=0", "--seconds=0"), ("--json=/nowhere/x", "No such file"),
                              ("--what", "--what"), ("word", "word")):
             done = run(KEY_TABLES, option)
