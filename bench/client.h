@@ -5,6 +5,8 @@
  *   client_options   the command line
  *   client_worker    one client: a context, its endpoints, one round after the other
  *   client_ceiling   a round of plain TCP
+ *   client_diagnose  --diagnose: what the path and the hosts are, by plain sockets
+ *   client_verdict   what limits them, from those figures
  *   client_team      the workers: the one in this process, or one process for each of --clients
  *   client_test      a test: rounds of the transport and of plain TCP in turn, and their numbers
  *   client_rounds    what several rounds say together
@@ -54,7 +56,9 @@ struct client_options {
 	double seconds, warmup; /* seconds is INFINITY when only --count ends a round */
 	double patience;        /* seconds without any progress */
 	enum direction direction;
-	bool poll, verify, ceiling, verbose;
+	bool poll, verify, ceiling, verbose, diagnose;
+	uint64_t sockets[SIZES_MAX]; /* --diagnose: how many at once */
+	size_t socket_count;
 	bool live;
 	char ceiling_host[256];
 	uint64_t ceiling_port; /* 0: what the server says */
@@ -132,6 +136,56 @@ void worker_free(struct worker *worker);
 /* COMMAND_CEILING, which needs no context. */
 bool ceiling_run(const struct client_options *options, uint16_t port, struct meter_live *live,
 		 const struct command *command, struct result *result);
+
+/* The plain TCP server that the tests are held against. */
+uint16_t ceiling_port(const struct client_options *options, uint16_t told);
+
+/* ---- Diagnosis ---- */
+
+/* So many plain sockets at once, from here to the server. */
+struct path_step {
+	unsigned sockets;
+	double gbps;
+	double round_trip_us, least_round_trip_us; /* means of the sockets */
+	double loss;                               /* bytes sent again, of all bytes */
+	double window_limited, buffer_limited;     /* shares of the time that there was to send */
+	double client_cores, server_cores;         /* CPU seconds of the process per second */
+	double host_busy;                          /* share of this host's CPU time; NAN: unknown */
+};
+
+struct path_facts {
+	struct path_step steps[SIZES_MAX];
+	size_t count;
+	double ping_us[2]; /* idle: p50, p99 */
+	double mtu;
+	double cpus; /* that this process may use */
+	/* The transport, after that; NAN where it was not measured. */
+	double transport_gbps, transport_streams;
+};
+
+enum path_limit {
+	LIMIT_LINK,
+	LIMIT_LOSS,
+	LIMIT_WINDOW,        /* the receiver's */
+	LIMIT_BUFFER,        /* the sender's */
+	LIMIT_SENDER_CORE,   /* of one socket */
+	LIMIT_RECEIVER_CORE, /* of one socket */
+	LIMIT_CORES,         /* all of this host's */
+	LIMIT_SOCKET,        /* several sockets are faster, and none of the above says why */
+};
+
+extern const char *const path_limit_names[];
+
+struct path_verdict {
+	enum path_limit one, all; /* what limits one socket, and any number of them */
+	size_t best;              /* the step with the fewest sockets that reaches (nearly) all */
+	char words[5][320];       /* sentences for people; "" where there is none */
+	char spec[64];            /* what to give to --transport */
+};
+
+void path_judge(const struct path_facts *facts, struct path_verdict *verdict);
+/* --diagnose as a whole. False after a complaint. */
+bool diagnose(const struct client_options *options);
 
 /* ---- Team ---- */
 

@@ -45,12 +45,17 @@ static struct moved moved_of_plain(const struct plain_run *run)
 			      .all_bytes = run->result.all_bytes};
 }
 
+uint16_t ceiling_port(const struct client_options *options, uint16_t told)
+{
+	return options->ceiling_port ? (uint16_t)options->ceiling_port : told;
+}
+
 static void setup(struct plain_run *run, const struct client_options *options, uint16_t port,
 		  struct meter_live *live, const struct command *command, enum plain_mode mode)
 {
 	run->request = (struct plain_request){
 		.host = options->ceiling_host,
-		.port = options->ceiling_port ? (uint16_t)options->ceiling_port : port,
+		.port = ceiling_port(options, port),
 		.congestion = options->congestion,
 		.mode = mode,
 		.poll = options->poll,

@@ -19,7 +19,8 @@ static struct {
 	char *concurrency, *rate_concurrency, *latency_concurrency, *endpoints, *clients;
 	char *rate, *count, *seconds, *warmup, *rounds, *waiting, *patience, *memory, *seed;
 	char *ceiling_address, *congestion, *live, *json;
-	int ceiling, verify, verbose;
+	char *sockets;
+	int ceiling, verify, verbose, diagnose;
 } given = {
 	.tests = "throughput",
 	.direction = "send",
@@ -43,7 +44,11 @@ static struct {
 	.ceiling_address = "auto",
 	.congestion = "cubic",
 	.live = "auto",
+	.sockets = "1,2,4,8,16",
 };
+
+/* Of the connections that the plain TCP server takes, some are left for others. */
+#define DIAGNOSE_SOCKETS_MAX 128
 
 #define SHOWN (POPT_ARG_STRING | POPT_ARGFLAG_SHOW_DEFAULT)
 
@@ -110,6 +115,15 @@ static struct poptOption ceiling_table[] = {
 	 "HOST:PORT"},
 	POPT_TABLEEND};
 
+static struct poptOption diagnose_table[] = {
+	{"diagnose", 'D', POPT_ARG_NONE, &given.diagnose, 0,
+	 "find out what limits the two hosts, with plain TCP sockets and the transport, instead of "
+	 "the tests (default: off)",
+	 NULL},
+	{"sockets", 0, SHOWN, &given.sockets, 0, "how many of them at once, one after the other",
+	 "LIST"},
+	POPT_TABLEEND};
+
 static struct poptOption output_table[] = {
 	{"json", 'j', POPT_ARG_STRING, &given.json, 0,
 	 "write the numbers; \"-\" is the standard output (default: none)", "FILE"},
@@ -127,6 +141,7 @@ static struct poptOption option_table[] = {
 	{NULL, 0, POPT_ARG_INCLUDE_TABLE, what_table, 0, "What is measured:", NULL},
 	{NULL, 0, POPT_ARG_INCLUDE_TABLE, how_long_table, 0, "How long, and how much:", NULL},
 	{NULL, 0, POPT_ARG_INCLUDE_TABLE, ceiling_table, 0, "Plain TCP beside it:", NULL},
+	{NULL, 0, POPT_ARG_INCLUDE_TABLE, diagnose_table, 0, "What limits the path:", NULL},
 	{NULL, 0, POPT_ARG_INCLUDE_TABLE, output_table, 0, "Output:", NULL},
 	POPT_AUTOHELP POPT_TABLEEND};
 
@@ -150,6 +165,22 @@ static void parse_sizes(struct client_options *options)
 	options->rate_concurrency_count =
 		option_numbers("rate-concurrency", given.rate_concurrency, 1,
 			       PROTOCOL_CONCURRENCY_MAX, options->rate_concurrencies, SIZES_MAX);
+}
+
+static void parse_diagnosis(struct client_options *options)
+{
+	options->diagnose = given.diagnose;
+	options->socket_count = option_numbers("sockets", given.sockets, 1, DIAGNOSE_SOCKETS_MAX,
+					       options->sockets, SIZES_MAX);
+	if (options->sockets[0] != 1)
+		bench_usage_error("--sockets=%s: the first one is 1, which the others are held "
+				  "against",
+				  given.sockets);
+	if (options->diagnose && (options->clients > 1 || options->endpoints > 1 ||
+				  options->count || options->direction != DIRECTION_SEND))
+		bench_usage_error("--diagnose takes one client with one endpoint, sends, and goes "
+				  "by time: not with --clients, --endpoints, --count or "
+				  "--direction. For the other direction run it on the other host");
 }
 
 static void parse_rate(struct client_options *options)
@@ -268,6 +299,7 @@ static void check_options(struct client_options *options)
 	parse_sizes(options);
 	parse_amounts(options);
 	parse_rate(options);
+	parse_diagnosis(options);
 	if (options->tests[TEST_THROUGHPUT] || options->tests[TEST_BIDIRECTIONAL])
 		check_memory(options);
 	parse_live(options);

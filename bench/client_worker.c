@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "client.h"
 #include "flow.h"
@@ -403,10 +405,24 @@ static uint64_t pace_flows(struct worker *worker, uint64_t now)
 }
 
 /*
- * Wakes up for the window's edges, the end of patience and the next tensor that is due. What is due
- * within PRECISE_NS is waited for by looking again and again: a sleep is only good for
- * milliseconds.
+ * Sleep until the next tensor is due, or something has happened: haul_poll() counts milliseconds.
+ * To look again and again instead would take the core that the other side may need.
  */
+static bool sleep_until_due(struct worker *worker, uint64_t due, struct result *result)
+{
+	uint64_t now = bench_now(), wait = due > now ? due - now : 0;
+	struct timespec time = {(time_t)(wait / NS_PER_S), (long)(wait % NS_PER_S)};
+	struct pollfd event = {.fd = haul_event_fd(worker->context), .events = POLLIN};
+
+	if (event.fd < 0)
+		return result_fail(result, "haul_event_fd: %s",
+				   failure_text(event.fd, haul_detail(worker->context)));
+	if (wait)
+		ppoll(&event, 1, &time, NULL);
+	return true;
+}
+
+/* Wakes up for the window's edges, the end of patience and the next tensor that is due. */
 static int turn_timeout(const struct worker *worker, uint64_t now, uint64_t due)
 {
 	const struct meter *meter =
@@ -448,13 +464,17 @@ static bool run_flows(struct worker *worker, bool samples, struct result *result
 	uint64_t now = bench_now(), due;
 	struct overview overview;
 	bool ending = false;
+	int timeout;
 
 	worker->moved_at = now;
 	worker->phase = BEFORE_WINDOW;
 	for_all_flows(worker, flow_start);
 	do {
 		due = pace_flows(worker, now);
-		if (!turn(worker, turn_timeout(worker, now, due), &now, result))
+		timeout = turn_timeout(worker, now, due);
+		if (!timeout && !worker->options->poll && !sleep_until_due(worker, due, result))
+			return false;
+		if (!turn(worker, timeout, &now, result))
 			return false;
 		look_over(worker, &overview);
 		if (!is_well(worker, &overview, now, result) ||
@@ -538,6 +558,9 @@ static bool run(struct worker *worker, const struct command *command, struct res
 	}
 	for (uint64_t i = 0; i < worker->options->endpoints; i++)
 		read_statistics(&worker->links[i], &worker->links[i].before);
+	/* Or else the kernel may end each sleep 50 us late. */
+	if (paced)
+		prctl(PR_SET_TIMERSLACK, 1);
 	if (!run_flows(worker, command->test != TEST_LATENCY && !enough && !paced, result))
 		return false;
 	result->usage = bench_usage_since(&before);

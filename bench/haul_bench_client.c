@@ -25,6 +25,8 @@ int main(int argc, const char **argv)
 	client_options_parse(argc, argv, &options);
 	signal(SIGPIPE, SIG_IGN);
 	haul_log_set(log_message, NULL, options.verbose ? HAUL_LOG_DEBUG : HAUL_LOG_WARNING);
+	if (options.diagnose)
+		return diagnose(&options) && bench_output_arrived() ? 0 : EXIT_FAILED;
 	team = team_new(&options);
 	if (!team)
 		return EXIT_FAILED;

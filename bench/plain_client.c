@@ -103,17 +103,19 @@ static int say_hello(int fd, const struct plain_request *request, char *why, siz
 struct reading {
 	uint64_t time;
 	double bytes;
+	struct tcp_info info;
 };
 
 static bool acknowledged(int fd, struct reading *reading)
 {
-	struct tcp_info info;
-	socklen_t length = sizeof(info);
+	struct tcp_info *info = &reading->info;
+	socklen_t length = sizeof(*info);
 
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) ||
-	    length < offsetof(struct tcp_info, tcpi_bytes_acked) + sizeof(info.tcpi_bytes_acked))
+	memset(info, 0, sizeof(*info));
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length) ||
+	    length < offsetof(struct tcp_info, tcpi_bytes_acked) + sizeof(info->tcpi_bytes_acked))
 		return false;
-	reading->bytes = (double)info.tcpi_bytes_acked;
+	reading->bytes = (double)info->tcpi_bytes_acked;
 	reading->time = bench_now();
 	return true;
 }
@@ -122,6 +124,21 @@ static void show(const struct plain_request *request, double bytes)
 {
 	if (request->live)
 		atomic_store_explicit(&request->live->bytes, (uint64_t)bytes, memory_order_relaxed);
+}
+
+static void describe_path(const struct reading *first, const struct reading *last,
+			  struct plain_path *path)
+{
+	const struct tcp_info *from = &first->info, *to = &last->info;
+
+	path->round_trip_us = to->tcpi_rtt;
+	path->least_round_trip_us = to->tcpi_min_rtt;
+	path->sent = (double)(to->tcpi_bytes_sent - from->tcpi_bytes_sent);
+	path->again = (double)(to->tcpi_bytes_retrans - from->tcpi_bytes_retrans);
+	path->busy = (double)(to->tcpi_busy_time - from->tcpi_busy_time) * 1e-6;
+	path->window_limited = (double)(to->tcpi_rwnd_limited - from->tcpi_rwnd_limited) * 1e-6;
+	path->buffer_limited = (double)(to->tcpi_sndbuf_limited - from->tcpi_sndbuf_limited) * 1e-6;
+	path->mtu = to->tcpi_pmtu;
 }
 
 /* What waits in the socket's buffer when the window begins and ends does not count. */
@@ -146,6 +163,7 @@ static int measure_sending(int fd, const struct plain_request *request, uint8_t 
 		return -EOPNOTSUPP;
 	result->bytes = last.bytes - first.bytes;
 	result->seconds = (double)(last.time - first.time) / NS_PER_S;
+	describe_path(&first, &last, &result->path);
 	/* The server closes when it has read everything. */
 	shutdown(fd, SHUT_WR);
 	plain_read_all(fd, buffer, 1, false);
@@ -169,7 +187,7 @@ static int measure_receiving(int fd, const struct plain_request *request, uint8_
 		show(request, result->all_bytes);
 		now = bench_now();
 		if (!first.time && now >= request->begin)
-			first = (struct reading){now, result->all_bytes};
+			first = (struct reading){.time = now, .bytes = result->all_bytes};
 	} while (now < request->end);
 	result->bytes = result->all_bytes - first.bytes;
 	result->seconds = (double)(now - first.time) / NS_PER_S;

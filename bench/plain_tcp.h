@@ -54,9 +54,21 @@ struct plain_request {
 	struct meter_live *live; /* may be NULL */
 };
 
+/* What the kernel says of the socket that sends (TCP_INFO), for the window. */
+struct plain_path {
+	double round_trip_us; /* smoothed, at the end; with what waits in queues */
+	double least_round_trip_us;
+	double sent, again; /* bytes; of these, sent once more */
+	/* Seconds: with something to send; of these, kept back by the receiver's window, and by the
+	 * sender's buffer. */
+	double busy, window_limited, buffer_limited;
+	double mtu; /* of the path, bytes */
+};
+
 struct plain_result {
 	double bytes, seconds; /* inside the window: acknowledged, or received */
 	double all_bytes;
+	struct plain_path path; /* PLAIN_SINK only */
 	struct histogram times; /* of pings */
 };
 
