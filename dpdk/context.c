@@ -34,6 +34,9 @@
 #define NAP_IDLE (500 * US)
 #define IDLE_AFTER (20 * MS)
 
+/* The longest sleep of one that the port will wake. */
+#define LISTEN_MOST (10 * SECOND)
+
 /* ---- Opening and closing ----------------------------------------------- */
 
 static void context_free(struct backend_context *context)
@@ -383,12 +386,22 @@ static uint64_t dpdk_next_timer(struct backend_context *context)
 	return at ? UINT64_MAX : 0;
 }
 
-static void nap(struct backend_context *context, uint64_t ns)
+/* Sleep, at most so long; with `port` until packets come to a port that can tell of them: true. */
+static bool nap(struct backend_context *context, uint64_t ns, bool port)
 {
-	struct pollfd wake = {.fd = context->wake_fd, .events = POLLIN};
-	struct timespec time = {.tv_nsec = (long)ns};
+	struct pollfd events[1 + PORT_QUEUES_MAX] = {{.fd = context->wake_fd, .events = POLLIN}};
+	struct timespec time = {.tv_sec = (time_t)(ns / SECOND), .tv_nsec = (long)(ns % SECOND)};
+	unsigned count = 1;
+	bool came = false;
 
-	ppoll(&wake, 1, &time, NULL);
+	if (port)
+		count += port_events(context->port, events + 1);
+	__atomic_store_n(&context->listens, count > 1, __ATOMIC_RELAXED);
+	ppoll(events, count, &time, NULL);
+	__atomic_store_n(&context->listens, false, __ATOMIC_RELAXED);
+	for (unsigned i = 1; i < count; i++)
+		came |= events[i].revents != 0;
+	return came;
 }
 
 static bool is_idle(const struct backend_context *context, uint64_t now)
@@ -396,11 +409,17 @@ static bool is_idle(const struct backend_context *context, uint64_t now)
 	return now - __atomic_load_n(&context->busy_at, __ATOMIC_RELAXED) > IDLE_AFTER;
 }
 
-/* No driver here has an event to wait for: short naps between looks. */
+/*
+ * A port that can tell of packets wakes this thread; at others short naps between looks have to do.
+ * The first one is right for the packets of tensors, too: to wake up for each of them costs more.
+ */
 static void dpdk_wait(struct backend_context *context, int timeout_ms)
 {
+	struct pollfd events[PORT_QUEUES_MAX];
+	bool tells = port_events(context->port, events) > 0;
+	bool listening = tells && !context->active;
 	uint64_t start = haul_clock(), now = start;
-	uint64_t rest = is_idle(context, now) ? NAP_IDLE : NAP_FIRST;
+	uint64_t rest = !tells && is_idle(context, now) ? NAP_IDLE : NAP_FIRST;
 	uint64_t until = timeout_ms < 0 ? UINT64_MAX : start + (uint64_t)timeout_ms * MS;
 
 	while (!look(context) && !__atomic_load_n(&context->woken, __ATOMIC_ACQUIRE)) {
@@ -410,11 +429,17 @@ static void dpdk_wait(struct backend_context *context, int timeout_ms)
 			due = until;
 		if (now >= due)
 			break;
-		nap(context, due - now < rest ? due - now : rest);
+		if (listening) {
+			/* When what it tells of can't be had, a nap is better than asking again. */
+			listening = !nap(context, RTE_MIN(due - now, LISTEN_MOST), true);
+		} else {
+			nap(context, RTE_MIN(due - now, rest), false);
+			listening = tells;
+		}
 		now = context->input_at = haul_clock();
 		__atomic_store_n(&context->looked_at, now, __ATOMIC_RELAXED);
-		rest = 2 * rest < NAP_LONGEST ? 2 * rest : NAP_LONGEST;
-		if (is_idle(context, now))
+		rest = RTE_MIN(2 * rest, NAP_LONGEST);
+		if (!tells && is_idle(context, now))
 			rest = NAP_IDLE;
 	}
 }

@@ -300,6 +300,7 @@ struct backend_context {
 
 	/* Any thread. */
 	uint64_t looked_at; /* the owner, at the port; 0: it sleeps; atomic */
+	bool listens;       /* the owner sleeps until the port tells of packets; atomic */
 	uint64_t due_at;    /* atomic: what next_timer() said */
 	bool woken;         /* atomic */
 	int wake_fd;

@@ -318,6 +318,21 @@ static unsigned af_packet_may_send(struct port *port, unsigned queue, unsigned c
 	return RTE_MIN(count, (state->buffer - most) / state->each);
 }
 
+static unsigned af_packet_events(const struct port *port, struct pollfd *events)
+{
+	const struct state *state = state_of(port);
+
+	for (unsigned i = 0; i < state->count; i++) {
+		int error;
+		socklen_t length = sizeof(error);
+
+		events[i] = (struct pollfd){.fd = state->sockets[i], .events = POLLIN};
+		/* An interface that went down is an error until somebody has asked for it. */
+		getsockopt(state->sockets[i], SOL_SOCKET, SO_ERROR, &error, &length);
+	}
+	return state->count;
+}
+
 /* Packets for which the ring had no room; the kernel forgets what it has told. */
 static uint64_t af_packet_missed(const struct port *port)
 {
@@ -352,6 +367,7 @@ const struct driver driver_af_packet = {
 	.closed = af_packet_closed,
 	.watch = af_packet_watch,
 	.may_send = af_packet_may_send,
+	.events = af_packet_events,
 	.missed = af_packet_missed,
 	.owns = af_packet_owns,
 };

@@ -33,6 +33,12 @@ static uint64_t looked_at(const struct backend_context *context)
 	return __atomic_load_n(&context->looked_at, __ATOMIC_RELAXED);
 }
 
+/* The port will wake the owner. */
+static bool listens(const struct backend_context *context)
+{
+	return __atomic_load_n(&context->listens, __ATOMIC_RELAXED);
+}
+
 /* Sleep; true: the thread has to end. */
 static bool rest(struct backend_context *context, uint64_t ns)
 {
@@ -76,8 +82,8 @@ static void *keep(void *argument)
 		uint64_t now = haul_clock(), looked = looked_at(context);
 		int done;
 
-		if (now < looked + ASLEEP) {
-			pause = looked + ASLEEP - now;
+		if (now < looked + ASLEEP || listens(context)) {
+			pause = now < looked + ASLEEP ? looked + ASLEEP - now : ASLEEP;
 			busy_at = now;
 			continue;
 		}

@@ -10,6 +10,7 @@
 #ifndef TENSORHAUL_DPDK_PORT_H
 #define TENSORHAUL_DPDK_PORT_H
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -58,6 +59,12 @@ void port_close_in_child(struct port *port);
 unsigned port_receive(struct port *port, unsigned queue, struct rte_mbuf **packets, unsigned most);
 /* Whether the driver says that what came has a right UDP checksum (or none). */
 struct frame_checked port_checked(const struct port *port, const struct rte_mbuf *packet);
+
+/*
+ * Descriptors for poll() that are readable while packets wait: their number, PORT_QUEUES_MAX at
+ * most; 0: only a look tells. Ask anew for each poll().
+ */
+unsigned port_events(const struct port *port, struct pollfd *events);
 
 /* A packet of one piece, empty, with room for the longest frame; NULL: there is none now. */
 struct rte_mbuf *port_packet(struct port *port);

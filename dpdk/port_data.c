@@ -54,6 +54,13 @@ unsigned port_receive(struct port *port, unsigned queue, struct rte_mbuf **packe
 	return drop_pieces(packets, count);
 }
 
+unsigned port_events(const struct port *port, struct pollfd *events)
+{
+	const struct driver *driver = port_private(port)->driver;
+
+	return driver->events ? driver->events(port, events) : 0;
+}
+
 struct frame_checked port_checked(const struct port *port, const struct rte_mbuf *packet)
 {
 	uint64_t flags = packet->ol_flags;

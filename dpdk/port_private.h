@@ -96,6 +96,8 @@ struct driver {
 	bool (*watch)(struct port *port);
 	/* How many of `count` packets may be given to the driver now. NULL: all. */
 	unsigned (*may_send)(struct port *port, unsigned queue, unsigned count);
+	/* As port_events(). NULL: the driver has no such descriptors. */
+	unsigned (*events)(const struct port *port, struct pollfd *events);
 	/* Packets that were lost before DPDK saw them. NULL: as DPDK says. */
 	uint64_t (*missed)(const struct port *port);
 	/* Whether a descriptor is the port's, in a forked child. */
