@@ -30,8 +30,9 @@ ENVIRONMENT = {"HAUL_MODULE_PATH": os.path.join(BUILD, "dpdk")}
 SECONDS = 900
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 # All of the suite but memory, whose figures are those of small rings, and what takes minutes, since
-# dead peers are found out by their silence: depth, expire, storm, kill and stop are for a run by
-# hand, "conformance --transport=SPEC --numbers=32 --listen-host='*' --dies-silently" over a wire.
+# dead peers are found out by their silence: depth (F11), expire, storm, kill (F12, F13) and stop
+# (F14) are for a run by hand, over a wire: "conformance --transport=SPEC --numbers=32
+# --listen-host='*' --dies-silently".
 GROUPS = ("sizes,types,keys,cancel,refuse,ends,poll,completion,threads,fork,auth,resources,"
           "bad_spec,bad_address,bad_tensor,statistics")
 # What the sanitizers see of it: the rest is the engine's, which they see over tcp.
@@ -162,17 +163,19 @@ def as_somebody_else():
 # All of it once; the others are about what differs there.
 
 def test_conformance_over_memif():
+    """F18 (group completion), and the engine's part of the others."""
     with Wire() as wire:
         conformance(wire.spec(), GROUPS)
 
 
 def test_memory_over_memif():
+    """F32: what nobody asked for uses up no memory."""
     with Wire() as wire:
         conformance(wire.spec(",mtu=1500,memory=10MiB"), "memory")
 
 
 def test_kill_over_memif():
-    """By hand: it takes minutes."""
+    """F12, F13. By hand: it takes minutes."""
     with Wire() as wire:
         conformance(wire.spec(",peer_ms=1000"), "kill")
 
@@ -301,6 +304,7 @@ def test_wire_cut_and_mended():
 
 
 def test_wire_cut_for_good():
+    """F14: all packets are dropped, and no operation stays pending."""
     with Wire() as wire, start(tensors(wire, "test_cut_for_good")) as running:
         cut_when_told(wire, running)
         finish(running)
@@ -327,6 +331,7 @@ def test_owners_that_compute():
 
 
 def test_peers_that_stop_die_and_come_again():
+    """F12, F13: a peer dies, and its endpoint alone is lost."""
     with Wire() as wire:
         run(tensors(wire, "test_stopped_5_s", "test_killed_is_noticed",
                     "test_restarted_with_the_same_address"))

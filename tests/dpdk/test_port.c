@@ -22,7 +22,7 @@ extern char **environ;
 
 /* ---- The program stays as it was --------------------------------------------- */
 
-/* The first test: EAL starts here. */
+/* F41. The first test: EAL starts here. */
 static void starting_leaves_the_program_alone(void **state)
 {
 	int silent = memfd_create("silent", MFD_CLOEXEC), out = dup(1), error = dup(2);

@@ -62,6 +62,7 @@ static void wrong_arguments_of_dpdk(void **state)
 	refused(&config, -E2BIG, "eal=", "more than");
 }
 
+/* F42. */
 static void too_few_hugepages(void **state)
 {
 	struct dpdk_config config = world_config(memif("role=server"), "10.0.0.5/24");
@@ -194,6 +195,7 @@ static void too_little_memory(void **state)
 	refused(&config, -ENOMEM, "no memory for packets", "memory=");
 }
 
+/* F42: among them one that is down. */
 static void interfaces_that_do_not_fit(void **state)
 {
 	struct dpdk_config config = world_config("va", "10.0.0.5/24");
