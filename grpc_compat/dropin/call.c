@@ -167,8 +167,12 @@ void call_fail(struct call *call, grpc_status_code status, const char *text,
 	if (call->failure.status || (call->final && !call->receive))
 		return;
 	call->failure = (struct call_failure){status, text};
-	layer_count(&layer_counters.failed, 1);
-	layer_log(LAYER_LOG_INFO, "a call failed with status %d: %s", status, text);
+	/* A deadline or a cancellation that came while bytes were on their way is nobody's fault.
+	 */
+	if (status != GRPC_STATUS_CANCELLED && status != GRPC_STATUS_DEADLINE_EXCEEDED) {
+		layer_count(&layer_counters.failed, 1);
+		layer_log(LAYER_LOG_INFO, "a call failed with status %d: %s", status, text);
+	}
 	call_stop_sends(call);
 	if (!call->program_references)
 		return;

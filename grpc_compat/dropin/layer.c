@@ -129,6 +129,9 @@ static int read_settings(const char *text, char *why, size_t room)
 	if (error)
 		return error;
 	error = options_apply(layer_options, &spec, &settings, why, room);
+	if (!error && !strcmp(spec.transport, "grpc"))
+		error = explain(why, room, -EINVAL,
+				"the transport grpc would carry itself; valid are the others");
 	if (!error) {
 		settings.spec = transport_spec(&spec);
 		if (!settings.spec)

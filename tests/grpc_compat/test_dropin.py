@@ -254,7 +254,7 @@ class AsGrpcDoes(unittest.TestCase):
 
 class Faults(unittest.TestCase):
     def test_spec_that_is_wrong(self):
-        for spec in ("tcp,threshold=many", "tcp,nothing=1", "carrier-pigeon", "tcp,"):
+        for spec in ("tcp,threshold=many", "tcp,nothing=1", "carrier-pigeon", "tcp,", "grpc"):
             with self.subTest(spec=spec):
                 ends = echo(spec, spec, calls=1, bytes=300000)
                 for end in ends:
