@@ -31,7 +31,7 @@ def compare(settings):
     specs = [spec for spec in specs if spec not in emulated]
     paths = []
     if specs:
-        say_what_comes(settings, specs, console)
+        say_what_comes(settings, programs, specs, console)
         runner = PathRunner(settings, programs, specs, console)
         paths = [runner.run(loss) for loss in settings.losses]
     for path in paths:

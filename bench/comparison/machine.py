@@ -13,6 +13,8 @@ from processes import Failure, Program, run
 
 SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD_SECONDS = 900
+# By itself, grpc has the single socket that gRPC programs have.
+GRPC_WITH_MORE_SOCKETS = "grpc,channels=8"
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Programs:
     server: str
     client: str
     info: str
+    grpc_raw: str | None  # built where gRPC is
 
 
 def install_packages(settings):
@@ -49,16 +52,17 @@ def build(settings, console):
             run(["meson", "setup", "--buildtype=release", "-Dtests=disabled", folder, SOURCE],
                 BUILD_SECONDS)
         run(["meson", "compile", "-C", folder], BUILD_SECONDS)
-    programs = Programs(*(os.path.join(folder, "bench", name) for name in
-                          ("haul-bench-server", "haul-bench-client", "haul-info")))
+    needed = [os.path.join(folder, "bench", name) for name in
+              ("haul-bench-server", "haul-bench-client", "haul-info")]
+    for program in needed:
+        if not os.access(program, os.X_OK):
+            raise Failure(f"{program} is missing: build it with meson compile -C {folder}")
+    grpc_raw = os.path.join(folder, "bench", "grpc_raw")
     # Modules that are built and not installed.
     os.environ.setdefault("HAUL_MODULE_PATH",
                           ":".join(os.path.join(folder, name) for name in
                                    ("verbs", "dpdk", "grpc_compat")))
-    for program in vars(programs).values():
-        if not os.access(program, os.X_OK):
-            raise Failure(f"{program} is missing: build it with meson compile -C {folder}")
-    return programs
+    return Programs(*needed, grpc_raw if os.access(grpc_raw, os.X_OK) else None)
 
 
 def transports_here(programs):
@@ -83,6 +87,8 @@ def choose_specs(settings, programs, console):
             raise Failure(f"The transport {name} can't run here: {here[name]}")
     if settings.transports is None and not settings.specs:
         asked = [name for name, reason in here.items() if not reason]
+        if "grpc" in asked:
+            asked.append(GRPC_WITH_MORE_SOCKETS)
         left_out = [name for name, reason in here.items() if reason]
         if left_out:
             console.say(f"Left out, since they can't run here: {', '.join(left_out)} "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measurement each: iperf3, UCX, and a pair of tensorhaul's own programs.
+"""One measurement each: iperf3, gRPC, UCX, and a pair of tensorhaul's own programs.
 
 Each is an object with a name and measure(hosts), which answers a dictionary of what
 it measured. A value that is missing was not measured.
@@ -17,6 +17,8 @@ GB = 1e9
 WARMUP_SECONDS = 1
 # Beside the time that was asked for: connecting, one last tensor on a slow path.
 SPARE_SECONDS = 60
+LATENCY_SECONDS = 1.0
+LATENCY_BYTES = 64
 
 
 class Iperf3:
@@ -71,6 +73,51 @@ class Iperf3:
         if not answer["end"]["sum_received"]["bytes"]:
             raise Failure("iperf3 moved no bytes")
         return answer
+
+
+class GrpcRaw:
+    """gRPC alone from host A to host B: calls with messages of a tensor's size.
+
+    Each channel has a socket of its own. With one, the latency of small calls is measured as well.
+    """
+
+    MOST_BYTES = 100 * 2**20  # of a message: gRPC's own copies of those in flight have to fit
+
+    def __init__(self, channels, size, seconds, programs):
+        self._channels = channels
+        self._calls = 4 if channels == 1 else 1  # in flight on each channel
+        self._size = min(size, self.MOST_BYTES)
+        self._seconds = seconds
+        self._program = programs.grpc_raw
+        self.name = f"grpc_raw, {channels} {'channel' if channels == 1 else 'channels'}"
+
+    def duration_s(self):
+        latency = LATENCY_SECONDS + WARMUP_SECONDS if self._channels == 1 else 0
+        return self._seconds + WARMUP_SECONDS + latency + 1
+
+    def measure(self, hosts):
+        in_flight = self._channels * self._calls * self._size
+        with hosts.start("B", [self._program, "--job-type=server",
+                               f"--target-ip={hosts.address('B')}:0", f"--memory={in_flight}",
+                               f"--response-size={LATENCY_BYTES}"]) as server:
+            address = server.read_line().removeprefix("listening on ")
+            result = self._run(hosts, address, self._size, self._calls, self._seconds)
+            sample = {key: result.get(key) for key in ("goodput_gbps", "cpu_s_per_gb")}
+            if self._channels == 1:
+                result = self._run(hosts, address, LATENCY_BYTES, 1, LATENCY_SECONDS)
+                sample["latency_us"] = result.get("latency_us")
+        return sample
+
+    def _run(self, hosts, address, size, calls, seconds):
+        with tempfile.TemporaryDirectory() as folder:
+            json_file = os.path.join(folder, "results")
+            hosts.run("A", [self._program, "--job-type=client", f"--target-ip={address}",
+                            f"--channels={self._channels}", f"--concurrency={calls}",
+                            f"--message-size={size}", f"--seconds={seconds:g}",
+                            f"--warmup={WARMUP_SECONDS}", f"--json={json_file}"],
+                      seconds + WARMUP_SECONDS + SPARE_SECONDS)
+            with open(json_file, encoding="utf-8") as file:
+                return json.load(file)
 
 
 class Ucx:
@@ -129,16 +176,16 @@ class Tensorhaul:
         self.name = f"tensorhaul {spec}"
         self._programs = programs
 
-    def throughput(self, hosts, size, seconds):
+    def throughput(self, hosts, size, seconds, beside_socket=True):
         """Tensors of one size, and one plain TCP socket, one after the other."""
-        result = self._run(hosts, "throughput", size, seconds)
+        result = self._run(hosts, "throughput", size, seconds, beside_socket)
         return {key: result.get(key) for key in
                 ("goodput_gbps", "ceiling_gbps", "cpu_s_per_gb", "ceiling_cpu_s_per_gb",
                  "streams", "chunks_again")}
 
     def latency(self, hosts, seconds):
         """Ping-pong of tensors of 64 B, and of 64 B over one plain TCP socket."""
-        result = self._run(hosts, "latency", 64, seconds)
+        result = self._run(hosts, "latency", LATENCY_BYTES, seconds)
         return {"latency_us": result.get("latency_us"),
                 "ceiling_latency_us": result.get("ceiling_latency_us")}
 
@@ -150,7 +197,9 @@ class Tensorhaul:
     def _listen_host(self, hosts):
         return hosts.port_address("B") if self._past_kernel else hosts.address("B")
 
-    def _run(self, hosts, test, size, seconds):
+    def _run(self, hosts, test, size, seconds, beside_socket=True):
+        ceiling = (["--ceiling", f"--ceiling-connect={hosts.address('B')}:0"]
+                   if beside_socket else [])
         with tempfile.TemporaryDirectory() as folder:
             address_file = os.path.join(folder, "address")
             json_file = os.path.join(folder, "results")
@@ -164,9 +213,7 @@ class Tensorhaul:
                                 f"--transport={self._spec_on(hosts, 'A')}",
                                 f"--connect={address}", f"--test={test}", f"--size={size}",
                                 f"--seconds={seconds:g}", f"--warmup={WARMUP_SECONDS}",
-                                "--rounds=1", "--ceiling",
-                                f"--ceiling-connect={hosts.address('B')}:0", "--live=no",
-                                f"--json={json_file}"],
+                                "--rounds=1", "--live=no", f"--json={json_file}", *ceiling],
                           2 * (seconds + WARMUP_SECONDS) + SPARE_SECONDS)
             with open(json_file, encoding="utf-8") as file:
                 results = json.load(file)["results"]

@@ -17,7 +17,7 @@ SIZE_UNITS = {
 RATE_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 DESCRIPTION = """\
-Compare tensorhaul with one TCP socket and with iperf3.
+Compare tensorhaul with one TCP socket, with iperf3 and with gRPC.
 
 Makes two hosts on this machine (network namespaces, joined by a wire of a set rate
 and loss), runs all of them over it in alternating rounds, prints a table, writes a
@@ -112,7 +112,8 @@ def make_parser():
     what.add_argument(
         "--transports", metavar="LIST", type=parse_transport_names,
         help=f"names, separated by commas: {', '.join(TRANSPORT_NAMES)} [all that are built and "
-             "can run here]; verbs, on a host without an RDMA device, in an emulated machine")
+             "can run here, and with grpc also grpc,channels=8]; verbs, on a host without an RDMA "
+             "device, in an emulated machine")
     what.add_argument(
         "--transport", metavar="SPEC", dest="specs", type=parse_transport_spec, action="append",
         default=[], help="a whole transport spec, as in tcp,streams=4; may be repeated")

@@ -3,16 +3,15 @@
 
 from console import duration_text
 from hosts import Hosts
-from measurements import WARMUP_SECONDS, Iperf3, Tensorhaul, Ucx
+from measurements import LATENCY_SECONDS, WARMUP_SECONDS, GrpcRaw, Iperf3, Tensorhaul, Ucx
 from processes import Failure
 from results import PathResults, TransportResults
 from texts import path_text, size_text
 
-LATENCY_SECONDS = 1.0
 SWEEP_SECONDS = 1.0
 
 
-def make_baselines(settings):
+def make_baselines(settings, programs):
     """Name in the results, measurement."""
     baselines = {"iperf3_p1": Iperf3(1, "cubic", settings.seconds),
                  "iperf3_p8": Iperf3(8, "cubic", settings.seconds)}
@@ -21,6 +20,10 @@ def make_baselines(settings):
                                    (16, "bbr"), (32, "bbr")):
             baselines[f"iperf3_p{sockets}_{algorithm}"] = Iperf3(sockets, algorithm,
                                                                  settings.seconds)
+    if programs.grpc_raw:
+        for channels in (1, 8):
+            baselines[f"grpc_raw_{channels}"] = GrpcRaw(channels, settings.size, settings.seconds,
+                                                        programs)
     if settings.ucx:
         baselines["ucx_tcp"] = Ucx(settings.size, settings.seconds)
     return baselines
@@ -30,12 +33,13 @@ def sweep_sizes(settings):
     return [size for size in settings.sizes if size != settings.size]
 
 
-def expected_seconds(settings, specs):
-    baselines = sum(one.duration_s() for one in make_baselines(settings).values())
+def expected_seconds(settings, programs, specs):
+    baselines = sum(one.duration_s() for one in make_baselines(settings, programs).values())
     # Each is measured beside a plain socket.
     transport = 2 * (settings.seconds + LATENCY_SECONDS + 2 * WARMUP_SECONDS) + 1
-    sweep = len(sweep_sizes(settings)) * (2 * (SWEEP_SECONDS + WARMUP_SECONDS) + 0.5)
-    one_path = settings.rounds * (baselines + len(specs) * transport) + len(specs) * sweep + 2
+    one_size = (len(specs) + 1) * (SWEEP_SECONDS + WARMUP_SECONDS) + len(specs) * 0.5
+    sweep = len(sweep_sizes(settings)) * one_size
+    one_path = settings.rounds * (baselines + len(specs) * transport) + sweep + 2
     return len(settings.losses) * one_path
 
 
@@ -43,13 +47,14 @@ class PathRunner:
     def __init__(self, settings, programs, specs, console):
         self._settings = settings
         self._console = console
-        self._baselines = make_baselines(settings)
+        self._baselines = make_baselines(settings, programs)
         self._transports = [Tensorhaul(spec, programs) for spec in specs]
 
     def run(self, loss):
         settings = self._settings
         path = PathResults(settings.rate.gbps, settings.mtu, loss, settings.size)
         path.baselines = {name: [] for name in self._baselines}
+        path.baseline_labels = {name: one.name for name, one in self._baselines.items()}
         path.transports = [TransportResults(one.spec) for one in self._transports]
         self._console.say(path_text(path))
         with Hosts(settings.rate.text, settings.mtu, loss) as hosts:
@@ -72,11 +77,14 @@ class PathRunner:
                 lambda one=transport: one.latency(hosts, LATENCY_SECONDS)))
 
     def _run_sweep(self, hosts, path):
+        """The plain socket is measured beside the first transport alone, for the time it takes."""
         for transport, results in zip(self._transports, path.transports):
+            beside_socket = transport is self._transports[0]
             for size in sweep_sizes(self._settings):
                 results.sizes[size] = self._attempt(
                     path, f"{transport.name}, {size_text(size)}",
-                    lambda one=transport, of=size: one.throughput(hosts, of, SWEEP_SECONDS))
+                    lambda one=transport, of=size, socket=beside_socket:
+                        one.throughput(hosts, of, SWEEP_SECONDS, socket))
 
     def _attempt(self, path, what, measure):
         """A failure leaves a gap in the results, and is told."""
@@ -89,8 +97,8 @@ class PathRunner:
             return {}
 
 
-def say_what_comes(settings, specs, console):
-    seconds = expected_seconds(settings, specs)
-    console.say(f"Comparing {', '.join(specs)} with one TCP socket and iperf3: "
-                f"about {duration_text(seconds)}")
+def say_what_comes(settings, programs, specs, console):
+    seconds = expected_seconds(settings, programs, specs)
+    others = "one TCP socket, iperf3 and gRPC" if programs.grpc_raw else "one TCP socket and iperf3"
+    console.say(f"Comparing {'; '.join(specs)} with {others}: about {duration_text(seconds)}")
     console.expect(seconds)

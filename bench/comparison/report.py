@@ -25,9 +25,12 @@ lost.</p>
 <p>The contenders ran one after the other, $rounds times around, $seconds s each. The table
 has the medians of the rounds; the ratio to one socket is the median over pairs that were
 measured one right after the other. <em>One TCP socket</em> is a plain blocking socket with
-cubic that reads and writes 128 KiB at a time; iperf3 is the real one. CPU seconds are what the
+cubic that reads and writes 128 KiB at a time; iperf3 is the real one. <em>grpc_raw</em> is gRPC
+alone: calls with messages of the tensors' size (100 MiB at most), 4 in flight on one channel or
+one on each of 8, a socket for each channel. CPU seconds are what the
 kernel charged to the two programs together, for each 10<sup>9</sup> bytes that arrived.
-Latency is that of a ping-pong of 64 bytes, each way a tensor: the whole round trip. Each
+Latency is that of a ping-pong of 64 bytes, each way a tensor (a message, with gRPC): the whole
+round trip. Each
 measurement follows one second of the same traffic that is not measured.</p>
 """
 
@@ -110,7 +113,7 @@ def make_page(settings, results, paths):
     return string.Template(read("page.html")).substitute(
         title=TITLE,
         lead=f"Tensors of {size_text(settings.size)} from one host to another, over the same "
-             "path as a plain socket and iperf3, in the same run.",
+             "path as a plain socket, iperf3 and gRPC, in the same run.",
         style=read("style.css"),
         cards=f'<div class="cards">{"".join(map(card, paths))}</div>',
         failures=failures(paths),

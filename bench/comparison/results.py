@@ -56,6 +56,7 @@ class PathResults:
     loss: float
     size: int
     baselines: dict = field(default_factory=dict)   # name: samples, one a round
+    baseline_labels: dict = field(default_factory=dict)  # name: what a reader sees
     transports: list = field(default_factory=list)
     failures: list = field(default_factory=list)    # texts
 
@@ -144,6 +145,7 @@ def path_as_json(path):
             "name": name,
             "goodput_gbps": median(column(samples, "goodput_gbps")),
             "cpu_s_per_gb": median(column(samples, "cpu_s_per_gb")),
+            "latency_us": latency_summary(samples),
             "rounds": [{"goodput_gbps": sample.get("goodput_gbps"),
                         "cpu_s_per_gb": sample.get("cpu_s_per_gb")} for sample in samples],
         } for name, samples in path.baselines.items()],

@@ -3,7 +3,6 @@
 
 from dataclasses import dataclass, field
 
-from measurements import Iperf3
 from results import column, divide, latency_summary, main_row_of, median
 from texts import (gbps_text, microseconds_text, number_text, path_text, percent_text, size_text,
                    spread_text)
@@ -36,13 +35,6 @@ class Line:
                 microseconds_text(latency.get("p50")), microseconds_text(latency.get("p99")))
 
 
-def baseline_label(name):
-    if name == "ucx_tcp":
-        return "UCX over tcp"
-    sockets, _, algorithm = name.removeprefix("iperf3_p").partition("_")
-    return Iperf3(int(sockets), algorithm or "cubic", 0).name
-
-
 def summarize(path):
     """The lines of one path: the ceiling first, the transports last."""
     ceilings = path.ceilings()
@@ -54,8 +46,9 @@ def summarize(path):
     for name, samples in path.baselines.items():
         goodputs = column(samples, "goodput_gbps")
         lines.append(Line(
-            baseline_label(name), "baseline", goodputs, path.limit_gbps(),
-            divide(median(goodputs), ceiling.goodput), median(column(samples, "cpu_s_per_gb"))))
+            path.baseline_labels[name], "baseline", goodputs, path.limit_gbps(),
+            divide(median(goodputs), ceiling.goodput), median(column(samples, "cpu_s_per_gb")),
+            latency_summary(samples)))
     for transport in path.transports:
         row = main_row_of(path, transport)
         lines.append(Line(

@@ -21,6 +21,9 @@ ROW_KEYS = {
 }
 
 
+WITH_GRPC = os.access(os.path.join(BUILD, "bench", "grpc_raw"), os.X_OK)
+
+
 def require_programs():
     require_root()
     if is_sanitized():
@@ -66,29 +69,47 @@ def test_results_have_the_promised_form():
         check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr}")
         check("tensorhaul tcp" in done.stdout and "iperf3 -P 8" in done.stdout, done.stdout)
         with open(results, encoding="utf-8") as file:
-            check_results(json.load(file))
+            check_results(json.load(file), "tcp", 2)
         with open(os.path.join(report, "index.html"), encoding="utf-8") as file:
             check_page(file.read())
 
 
-def check_results(results):
+def check_results(results, transport, rounds):
     (path,) = results["paths"]
+    check(not path["failures"], path["failures"])
     check(path["path"] == {"rate_gbps": 10, "mtu": 9000, "loss": 0}, path["path"])
     main_row, small = path["rows"]
+    check_baselines({baseline["name"]: baseline for baseline in path["baselines"]})
     for row in path["rows"]:
+        check(row["transport"] == transport, row)
         check(ROW_KEYS == set(row), f"keys {ROW_KEYS ^ set(row)}")
     check(main_row["size_bytes"] == 2**20 and small["size_bytes"] == 4096, path["rows"])
     check(abs(main_row["payload_limit_gbps"] - 9.900) < 0.001, main_row["payload_limit_gbps"])
     for key in ROW_KEYS - {"transport", "latency_us", "rounds"}:
         check(main_row[key] > 0, f"{key} is {main_row[key]}")
     check(set(main_row["latency_us"]) == {"size_bytes", "p50", "p99"}, main_row["latency_us"])
-    check(len(main_row["rounds"]) == 2, main_row["rounds"])
+    check(len(main_row["rounds"]) == rounds, main_row["rounds"])
     # What was not measured is null, never 0.
     check(small["latency_us"] is None and small["iperf3_p1_gbps"] is None, small)
 
 
+def check_baselines(baselines):
+    grpc = {"grpc_raw_1", "grpc_raw_8"} if WITH_GRPC else set()
+    check(set(baselines) == {"iperf3_p1", "iperf3_p8"} | grpc, set(baselines))
+    for name, baseline in baselines.items():
+        check(baseline["goodput_gbps"] > 0 and baseline["cpu_s_per_gb"] > 0, baseline)
+        latency = baseline["latency_us"]
+        if name == "grpc_raw_1":
+            check(0 < latency["p50"] <= latency["p99"], latency)
+        else:
+            check(latency is None, baseline)
+
+
 def check_page(page):
     check(page.count("<svg") >= 4, f"{page.count('<svg')} pictures")
+    if WITH_GRPC:
+        # The table once, and the labels of goodput, latency and CPU.
+        check(page.count(">grpc_raw, 1 channel<") == 4, page.count(">grpc_raw, 1 channel<"))
     outside = re.findall(r"(?:src|href)=[\"'](?!#|results\.json)([^\"']+)", page)
     check(not outside, f"the report loads {outside}")
     check("$" not in re.sub(r"<pre>.*?</pre>", "", page, flags=re.DOTALL), "a placeholder is left")
@@ -108,14 +129,22 @@ def hosts_owned_by(process):
 
 
 def start_compare(folder):
-    """A run that would take long; answers when its hosts exist."""
+    """A run of the default transports that would take long; answers when its hosts exist."""
     running = subprocess.Popen(
         [COMPARE, "--no-install", f"--build={BUILD}", f"--report={folder}", "--seconds=60"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         env={**os.environ, "TMPDIR": folder})
+    check_what_is_compared(running.stdout)
     wait_until(lambda: hosts_owned_by(running.pid), 60, "hosts are made")
     (name,) = hosts_owned_by(running.pid)
     return running, name
+
+
+def check_what_is_compared(lines):
+    what = next(line for line in lines if line.startswith("Comparing "))
+    expected = {"tcp", "grpc", "grpc,channels=8"} if WITH_GRPC else {"tcp"}
+    specs = what.removeprefix("Comparing ").split(" with ")[0].split("; ")
+    check(expected <= set(specs), what)
 
 
 def namespaces_of(name):
@@ -143,11 +172,12 @@ def test_what_a_crash_left_the_next_run_removes():
         # Its programs die with it.
         for host in "ab":
             wait_until(lambda host=host: not programs_on(f"{name}-{host}"), 10, "programs end")
-        done = compare(f"--build={BUILD}", "--transports=tcp", f"--report={folder}", "--json=-",
-                       *SHORT)
+        transport = "grpc" if WITH_GRPC else "tcp"
+        done = compare(f"--build={BUILD}", f"--transports={transport}", f"--report={folder}",
+                       "--json=-", *SHORT, "--rounds=1")
         check(name in done.stderr and not namespaces_of(name), f"{name} is left: {done.stderr}")
         # With the results on the standard output there is nothing else on it.
-        check_results(json.loads(done.stdout))
+        check_results(json.loads(done.stdout), transport, 1)
 
 
 def programs_on(namespace):
