@@ -331,6 +331,12 @@ int haul_drive(haul_context *context);
 
 /* CLOCK_MONOTONIC in ns. */
 uint64_t haul_clock(void);
+/*
+ * The same as of this call of progress(), flush() and so on: the clock is read once in each of
+ * them, and once in each of the program's calls, by whoever asks first. Reading it can cost as much
+ * as moving a small tensor. Not for wait() and wake().
+ */
+uint64_t haul_now(haul_context *context);
 
 /* Keep a detail for the context: what failed, with which value, and what to do. Returns `error`. */
 int haul_fail(haul_context *context, int error, const char *format, ...)

@@ -34,6 +34,7 @@ int context_enter(haul_context *context)
 	if (forked(context))
 		return -ECHILD;
 	pthread_mutex_lock(&context->lock);
+	context->now = 0;
 	return 0;
 }
 
@@ -103,6 +104,13 @@ const char *haul_detail(haul_context *context)
 const char *haul_spec(const haul_context *context)
 {
 	return context->spec;
+}
+
+uint64_t haul_now(haul_context *context)
+{
+	if (!context->now)
+		context->now = haul_clock();
+	return context->now;
 }
 
 uint64_t haul_peer_ms(const haul_context *context)

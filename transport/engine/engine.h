@@ -260,6 +260,7 @@ struct haul_context {
 	struct deadlines deadlines;
 	struct haul_statistics past; /* of released endpoints */
 
+	uint64_t now;   /* of haul_now(); 0: nobody has asked since the call began */
 	uint64_t round; /* counts polls: the first send of an endpoint in each leaves at once */
 	bool driving;   /* a thread is in progress or in wait */
 	bool sleeping;  /* ... in wait, without the lock */

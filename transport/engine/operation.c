@@ -124,7 +124,7 @@ int operation_set_timeout(struct operation *operation, const struct haul_op *op)
 
 	if (!op || op->timeout_ms == 0)
 		return 0;
-	now = haul_clock();
+	now = haul_now(operation->context);
 	/* A time that lies beyond the clock's end is without end. */
 	if (op->timeout_ms > (UINT64_MAX - now) / 1000000)
 		return 0;

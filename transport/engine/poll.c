@@ -36,7 +36,7 @@ static int run_deadlines(haul_context *context)
 
 	if (!first)
 		return 0;
-	now = haul_clock();
+	now = haul_now(context);
 	while (first && first->at <= now) {
 		struct timer *timer = container_of(first, struct timer, deadline);
 
@@ -96,8 +96,10 @@ static int run_doomed(haul_context *context)
 
 int engine_progress(haul_context *context)
 {
-	int done = context->backend->context->progress(context->state);
+	int done;
 
+	context->now = 0;
+	done = context->backend->context->progress(context->state);
 	done += run_deadlines(context);
 	done += run_digests(context);
 	done += run_doomed(context);
@@ -145,6 +147,7 @@ static void sleep_until(haul_context *context, uint64_t until)
 	pthread_mutex_unlock(&context->lock);
 	context->backend->context->wait(context->state, ms);
 	pthread_mutex_lock(&context->lock);
+	context->now = 0;
 	context->sleeping = false;
 }
 
@@ -160,6 +163,7 @@ static void wait_for_driver(haul_context *context, uint64_t until)
 		pthread_cond_timedwait(&context->changed, &context->lock, &at);
 	}
 	context->waiters--;
+	context->now = 0;
 }
 
 /* spin_us: whether this thread should look again instead of sleeping. */
@@ -377,6 +381,7 @@ int haul_drive(haul_context *context)
 	/* Whoever has the lock is about to drive, or will be gone the next time. */
 	if (pthread_mutex_trylock(&context->lock))
 		return -EBUSY;
+	context->now = 0;
 	if (!context->driving) {
 		context->driving = true;
 		engine_flush(context);
@@ -417,6 +422,7 @@ static void *run_thread(void *argument)
 		/* Let the others in. */
 		pthread_mutex_unlock(&context->lock);
 		pthread_mutex_lock(&context->lock);
+		context->now = 0;
 	}
 	context->driving = false;
 	pthread_mutex_unlock(&context->lock);

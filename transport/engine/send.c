@@ -141,7 +141,7 @@ static void meet(haul_endpoint *endpoint, struct key_entry *entry, uint64_t now)
 		operation->entry = NULL;
 		operation->remote = slot;
 		slot->operation = operation;
-		operation->met_at = now ? now : haul_clock();
+		operation->met_at = now ? now : haul_now(endpoint->context);
 		endpoint->counters.wait_ns += operation->met_at - operation->posted_at;
 		start(operation);
 	}
@@ -159,7 +159,7 @@ static void requeue(struct operation *operation)
 {
 	struct key_entry *entry = entry_of(operation);
 
-	operation->posted_at = haul_clock();
+	operation->posted_at = haul_now(operation->context);
 	operation->tries = 0;
 	if (!entry) {
 		operation_explain(operation, "no memory for a key");
@@ -204,7 +204,7 @@ static void ended(struct operation *operation)
 	case ENDING_PLACED:
 		endpoint->counters.tensors_sent++;
 		endpoint->counters.bytes_sent += operation->tensor.bytes;
-		endpoint->counters.move_ns += haul_clock() - operation->met_at;
+		endpoint->counters.move_ns += haul_now(endpoint->context) - operation->met_at;
 		operation_complete(operation, 0);
 		break;
 	case ENDING_GIVEN_UP:
@@ -465,7 +465,7 @@ int send_start(haul_endpoint *endpoint, struct haul_key key, const DLTensor *ten
 		operation->blocking = true;
 		*blocking = operation;
 	}
-	operation->posted_at = haul_clock();
+	operation->posted_at = haul_now(context);
 	operation->state = STATE_WAITING;
 	TAILQ_INSERT_TAIL(&endpoint->operations, operation, all);
 	TAILQ_INSERT_TAIL(&operation->entry->sends, operation, queued);
