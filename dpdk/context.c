@@ -28,6 +28,10 @@
  * pushes have ended. */
 #define STALLED (100 * MS)
 
+/* Messages that were queued while packets were taken wait for the program's answer, to share a
+ * packet with it: at most so many bytes. */
+#define BATCH_MOST 1024
+
 /* How long wait() sleeps between two looks at the port, at first and later. */
 #define NAP_FIRST (5 * US)
 #define NAP_LONGEST (50 * US)
@@ -223,7 +227,7 @@ static int run_timers(struct backend_context *context)
 
 static void note_time(struct backend_context *context)
 {
-	uint64_t now = haul_clock();
+	uint64_t now = haul_now(context->engine);
 
 	context->away = context->keeping && pthread_equal(pthread_self(), context->keeper);
 	context->pause = now - context->input_at;
@@ -452,15 +456,22 @@ static int dpdk_event_fd(struct backend_context *context)
 
 /* ---- The backend ------------------------------------------------------- */
 
+/* What is queued need not wait for the end of its batch. */
+static void leave(struct backend_link *link)
+{
+	stream_flush(&link->stream);
+	link_ready(link);
+}
+
 static int dpdk_control(struct backend_link *link, const uint8_t *message, size_t length)
 {
 	const struct packet_record record = {.message = message,
 					     .message_length = (uint16_t)length};
 	int error = stream_append(&link->stream, &record);
 
-	if (!error)
-		link_ready(link);
 	note_busy(link->context);
+	if (stream_held(&link->stream) >= BATCH_MOST)
+		leave(link);
 	return error;
 }
 
@@ -468,8 +479,8 @@ static int dpdk_push(struct backend_link *link, struct haul_push *push)
 {
 	int error = transfer_push(link, push);
 
-	if (!error)
-		link_ready(link);
+	if (push->backend || stream_held(&link->stream) >= BATCH_MOST)
+		leave(link);
 	return error;
 }
 
@@ -477,7 +488,8 @@ static void dpdk_flush(struct backend_link *link)
 {
 	struct backend_context *context = link->context;
 
-	context->now = haul_clock();
+	context->now = haul_now(context->engine);
+	stream_flush(&link->stream);
 	output_link(link);
 	output_flush(context);
 }

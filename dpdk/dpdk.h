@@ -93,11 +93,12 @@ struct early {
 };
 
 struct stream {
-	/* What leaves: bytes from `base` (nothing before is needed) to `end`. */
+	/* What leaves: bytes from `base` (nothing before is needed) to `end`. Those before `due`
+	 * may leave, the others wait for the end of their batch. */
 	uint8_t *bytes;
 	size_t room;
 	size_t start; /* of `base` within `bytes` */
-	uint64_t base, next, end;
+	uint64_t base, next, due, end;
 	/* Numbered by use; the ring holds first..last - 1. */
 	struct segment *segments;
 	uint32_t segment_room;
@@ -422,8 +423,11 @@ void receive_sweep(struct backend_context *context);
 
 void stream_start(struct stream *stream);
 void stream_stop(struct stream *stream);
-/* Append a record. */
+/* Append a record; it may leave once the stream was flushed. */
 int stream_append(struct stream *stream, const struct packet_record *record);
+void stream_flush(struct stream *stream);
+/* Bytes that wait for it. */
+uint64_t stream_held(const struct stream *stream);
 /* Whether something may be sent: what was lost comes first. */
 bool stream_pending(const struct stream *stream);
 /* Nothing waits, and everything has arrived. */

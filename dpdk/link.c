@@ -425,6 +425,7 @@ void link_disconnect(struct backend_link *link, bool in_order)
 	transfers_forget(link);
 	if (in_order && link->state == LINK_OPEN && !link->error) {
 		link->state = LINK_LEAVING;
+		stream_flush(&link->stream);
 		link->give_up_at = context->now + haul_peer_ms(context->engine) * MS;
 		link_ready(link);
 		link_timer(link, context->now);

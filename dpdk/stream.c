@@ -89,10 +89,20 @@ int stream_append(struct stream *stream, const struct packet_record *record)
 	return 0;
 }
 
+void stream_flush(struct stream *stream)
+{
+	stream->due = stream->end;
+}
+
+uint64_t stream_held(const struct stream *stream)
+{
+	return stream->end - stream->due;
+}
+
 bool stream_pending(const struct stream *stream)
 {
 	return stream->lost ||
-	       (stream->next < stream->end && stream->next - stream->base < STREAM_WINDOW);
+	       (stream->next < stream->due && stream->next - stream->base < STREAM_WINDOW);
 }
 
 bool stream_empty(const struct stream *stream)
@@ -147,7 +157,7 @@ static bool next_lost(struct stream *stream, struct stream_piece *piece)
 
 bool stream_next(struct stream *stream, uint32_t room, struct stream_piece *piece)
 {
-	uint64_t length = stream->end - stream->next;
+	uint64_t length = stream->due - stream->next;
 	uint64_t window = STREAM_WINDOW - (stream->next - stream->base);
 
 	if (next_lost(stream, piece))

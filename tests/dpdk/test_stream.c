@@ -99,6 +99,7 @@ static uint32_t append(struct stream *out, uint64_t number)
 		memset(payload, (uint8_t)(record.slot * 7), record.payload_length);
 	}
 	assert_int_equal(stream_append(out, &record), 0);
+	stream_flush(out);
 	return record.payload_length;
 }
 
@@ -219,6 +220,28 @@ static void test_too_much_waits(void **state)
 	stream_stop(&out);
 }
 
+/* A batch leaves together: the first of it does not leave before the last. */
+static void test_batch_waits(void **state)
+{
+	static const uint8_t message[16] = {1};
+	struct packet_record record = {.message = message, .message_length = sizeof(message)};
+	struct stream_piece piece;
+	struct stream out;
+
+	stream_start(&out);
+	assert_int_equal(stream_append(&out, &record), 0);
+	assert_false(stream_pending(&out));
+	assert_false(stream_next(&out, 1000, &piece));
+	assert_false(stream_empty(&out));
+	assert_int_equal(stream_append(&out, &record), 0);
+	stream_flush(&out);
+	assert_true(stream_pending(&out));
+	assert_true(stream_next(&out, 1000, &piece));
+	assert_int_equal(piece.length, out.end);
+	assert_false(stream_pending(&out));
+	stream_stop(&out);
+}
+
 /* ---- A peer that lies -------------------------------------------------- */
 
 static void test_far_ahead(void **state)
@@ -306,6 +329,7 @@ int main(void)
 		STREAM_TEST(test_with_losses),
 		STREAM_TEST(test_window),
 		STREAM_TEST(test_too_much_waits),
+		STREAM_TEST(test_batch_waits),
 		STREAM_TEST(test_far_ahead),
 		STREAM_TEST(test_wraps_around),
 		STREAM_TEST(test_many_early_pieces),
