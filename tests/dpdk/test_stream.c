@@ -325,18 +325,12 @@ static void test_end_within(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		STREAM_TEST(test_in_any_order),
-		STREAM_TEST(test_with_losses),
-		STREAM_TEST(test_window),
-		STREAM_TEST(test_too_much_waits),
-		STREAM_TEST(test_batch_waits),
-		STREAM_TEST(test_far_ahead),
-		STREAM_TEST(test_wraps_around),
-		STREAM_TEST(test_many_early_pieces),
-		STREAM_TEST(test_no_record),
-		STREAM_TEST(test_message_too_long),
-		STREAM_TEST(test_forged_slot),
-		STREAM_TEST(test_end_within),
+		STREAM_TEST(test_in_any_order), STREAM_TEST(test_with_losses),
+		STREAM_TEST(test_window),       STREAM_TEST(test_too_much_waits),
+		STREAM_TEST(test_batch_waits),  STREAM_TEST(test_far_ahead),
+		STREAM_TEST(test_wraps_around), STREAM_TEST(test_many_early_pieces),
+		STREAM_TEST(test_no_record),    STREAM_TEST(test_message_too_long),
+		STREAM_TEST(test_forged_slot),  STREAM_TEST(test_end_within),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
