@@ -303,11 +303,9 @@ static void dpdk_wake(struct backend_context *context)
 	__atomic_store_n(&context->woken, true, __ATOMIC_RELEASE);
 }
 
-/* Something can be done at once. */
+/* Something can be done at once. What waits for a full port is another matter. */
 static bool has_work(const struct backend_context *context)
 {
-	if (any_out(context))
-		return true;
 	return !TAILQ_EMPTY(&context->ready) || context->loop.count || context->errors ||
 	       context->gone || context->returning;
 }
@@ -328,7 +326,7 @@ static bool is_quiet(struct backend_context *context)
 {
 	if (context->keeping && pthread_equal(pthread_self(), context->keeper))
 		return false;
-	return !look(context) && !context->kept_count && !has_work(context) &&
+	return !look(context) && !context->kept_count && !has_work(context) && !any_out(context) &&
 	       !__atomic_load_n(&context->woken, __ATOMIC_RELAXED) && ++context->looks % LOOKS;
 }
 
@@ -381,6 +379,8 @@ static uint64_t dpdk_next_timer(struct backend_context *context)
 		at = context->neighbour_at;
 	if (context->sweep_at < at && context->active)
 		at = context->sweep_at;
+	if (any_out(context) && output_offer_at(context) < at)
+		at = output_offer_at(context);
 	if (has_work(context))
 		at = 0;
 	__atomic_store_n(&context->due_at, at, __ATOMIC_RELAXED);

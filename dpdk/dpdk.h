@@ -202,6 +202,7 @@ struct backend_link {
 	unsigned returning; /* transfers with `returning` */
 	uint64_t
 		first_floor; /* no bytes are on their way that were sent first before this number */
+	uint64_t floor_at;   /* it was found */
 	unsigned probes;     /* packets to be sent whatever the window says */
 	bool limited;        /* the window was not used up when it last sent */
 
@@ -209,7 +210,8 @@ struct backend_link {
 	struct received received;
 	struct received replaced; /* first numbers of bytes that came under another one */
 	uint64_t heard_at;        /* a valid packet came */
-	bool shut;                /* packets for it are kept: the window is closed */
+	bool shut;                /* packets for it are kept */
+	uint64_t shut_at;         /* ... and from this time on the window is closed */
 	uint64_t ack_at;          /* an acknowledgement has to leave; UINT64_MAX: none */
 	uint64_t data_at;         /* bytes of tensors came, for sharing the window */
 	bool marked;              /* the packet at hand met congestion (ECN) */
@@ -239,7 +241,10 @@ struct out_queue {
 	unsigned count;
 };
 
-/* What is answered to strangers is limited: see limiter_take(). */
+/* What is answered to strangers is limited: see limiter_take() and output_may_answer(). Addresses
+ * share some limits, and nobody knows which ones do. A power of two. */
+#define ANSWER_SHARES 64
+
 struct limiter {
 	uint64_t at;
 	uint32_t left;
@@ -276,6 +281,7 @@ struct backend_context {
 	bool gone;                       /* some link is LINK_GONE */
 	uint32_t active;                 /* links that get tensors */
 	struct limiter answers, arps, resets;
+	struct limiter answers_each[ANSWER_SHARES];
 	bool conflict;        /* another host with our address was told of */
 	uint64_t bad_sums;    /* packets with a wrong checksum */
 	uint64_t early_total; /* bytes of control streams that came before their turn */
@@ -293,6 +299,7 @@ struct backend_context {
 	unsigned held_count, looks;
 
 	uint64_t now;      /* of this round */
+	uint64_t took_at;  /* the port took something, or there was nothing to take */
 	uint64_t seen_at;  /* when its packets came: `now`, or 0 when they waited for us */
 	uint64_t awake_at; /* the last time that a long pause of the process ended */
 	uint64_t pause;    /* how long nobody looked at the port, before this round */
@@ -475,6 +482,8 @@ void output_link(struct backend_link *link);
 int output_run(struct backend_context *context);
 /* Whether something waits to be sent. */
 bool output_pending(const struct backend_link *link);
+/* When to offer a full port again what it did not take. */
+uint64_t output_offer_at(const struct backend_context *context);
 /* Let the port have what waits for it. */
 void output_flush(struct backend_context *context);
 void output_ack(struct backend_link *link);
@@ -489,8 +498,11 @@ void output_frame(struct backend_context *context, const uint8_t *frame, size_t 
 void output_plain(struct backend_link *link, const uint8_t *bytes, size_t length, size_t padded);
 void output_answer(struct backend_context *context, const struct frame *frame, const uint8_t *bytes,
 		   size_t length, size_t padded);
-/* Whether one more answer to strangers may leave. */
+/* Whether one more of these may leave, or come. */
 bool limiter_take(struct limiter *limiter, uint64_t now);
+/* Whether one more answer to a stranger may leave: a flood from one address does not use up what
+ * the others get. */
+bool output_may_answer(struct backend_context *context, uint32_t ip);
 
 /* ---- keeper.c ---------------------------------------------------------- */
 

@@ -30,14 +30,50 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static struct eal_pipes locked_pipes; /* with the lock held */
+
+static bool pipe_pending(void)
+{
+	sigset_t pending;
+
+	return sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+}
+
+void eal_pipes_ignore(struct eal_pipes *pipes)
+{
+	sigset_t pipe;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pipes->pending = pipe_pending();
+	pthread_sigmask(SIG_BLOCK, &pipe, &pipes->before);
+}
+
+void eal_pipes_restore(const struct eal_pipes *pipes)
+{
+	const struct timespec now = {0};
+	sigset_t pipe;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	/* Ours, that no handler may see. */
+	while (!pipes->pending && pipe_pending() && sigtimedwait(&pipe, NULL, &now) < 0)
+		;
+	pthread_sigmask(SIG_SETMASK, &pipes->before, NULL);
+}
+
 void eal_lock(void)
 {
 	pthread_mutex_lock(&lock);
+	eal_pipes_ignore(&locked_pipes);
 }
 
 void eal_unlock(void)
 {
+	const struct eal_pipes pipes = locked_pipes;
+
 	pthread_mutex_unlock(&lock);
+	eal_pipes_restore(&pipes);
 }
 
 /* ---- DPDK's log -------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #ifndef TENSORHAUL_DPDK_EAL_H
 #define TENSORHAUL_DPDK_EAL_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,9 +15,21 @@
 struct haul_context;
 struct dpdk_config;
 
-/* DPDK's calls to make, find and remove devices run one at a time. */
+/* DPDK's calls to make, find and remove devices run one at a time, and raise no SIGPIPE. */
 void eal_lock(void);
 void eal_unlock(void);
+
+/*
+ * Between the two calls this thread gets no SIGPIPE from writing to a socket without a reader, as
+ * virtio_user does when its other end is gone. One that the program had pending stays.
+ */
+struct eal_pipes {
+	sigset_t before;
+	bool pending;
+};
+
+void eal_pipes_ignore(struct eal_pipes *pipes);
+void eal_pipes_restore(const struct eal_pipes *pipes);
 
 /*
  * Start it unless it runs; with the lock held. `shared` bytes are those that a driver needs in

@@ -15,7 +15,7 @@ static void answer_echo(struct backend_context *context, const struct frame *fra
 	uint8_t bytes[PACKET_PAYLOAD_MOST + FRAME_HEADERS];
 	size_t length;
 
-	if (frame->target != context->port->ip || !limiter_take(&context->answers, context->now))
+	if (frame->target != context->port->ip || !output_may_answer(context, frame->source))
 		return;
 	length = frame_write_echo(bytes, context->port->payload + FRAME_HEADERS, context->port->mac,
 				  frame);
@@ -30,7 +30,7 @@ static void answer_unknown(struct backend_context *context, const struct frame *
 	uint8_t bytes[PACKET_RESET];
 
 	if (head->type == PACKET_TYPE_CLOSED || head->type == PACKET_TYPE_RESET ||
-	    frame->length < PACKET_RESET || !limiter_take(&context->answers, context->now))
+	    frame->length < PACKET_RESET || !output_may_answer(context, frame->source))
 		return;
 	output_answer(context, frame, bytes, packet_write_reset(bytes, head->connection), 0);
 }

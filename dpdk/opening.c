@@ -310,7 +310,7 @@ static void say_opened(struct backend_link *link, uint16_t length)
 /* OPEN came again: the answer was lost, or too long for the way back. */
 static void open_again(struct backend_link *link, uint16_t payload)
 {
-	if (!link_talks(link) || !limiter_take(&link->context->answers, link->context->now))
+	if (!link_talks(link) || !output_may_answer(link->context, link->ip))
 		return;
 	if (payload < link->payload && !link->received.largest && TAILQ_EMPTY(&link->transfers) &&
 	    link->stream.next <= SAID_MOST)
@@ -376,7 +376,7 @@ static void take_open(struct backend_context *context, const struct frame *frame
 
 	if (open->version != PACKET_VERSION || !open->name || payload < PACKET_PAYLOAD_LEAST ||
 	    !listener) {
-		if (limiter_take(&context->answers, context->now))
+		if (output_may_answer(context, frame->source))
 			refuse(context, frame, open->name,
 			       open->version != PACKET_VERSION ? PACKET_REASON_VERSION
 			       : !listener                     ? PACKET_REASON_NO_LISTENER
@@ -384,7 +384,7 @@ static void take_open(struct backend_context *context, const struct frame *frame
 		return;
 	}
 	if (!cookie_check(context, frame->source, frame->source_port, open->name, open->cookie)) {
-		if (limiter_take(&context->answers, context->now))
+		if (output_may_answer(context, frame->source))
 			give_cookie(context, frame, open);
 		return;
 	}

@@ -19,8 +19,14 @@
 /* When nothing can be sent although the windows are open, it is tried again so often. */
 #define STUCK (200 * US)
 
-/* Answers to strangers: at most so many in each 10 ms. */
+/* A full port is tried again after so long; later when it has taken nothing for a while. */
+#define FULL_AGAIN (50 * US)
+#define FULL_AGAIN_LATER (1 * MS)
+#define FULL_FOR_LONG (20 * MS)
+
+/* Answers to strangers: at most so many in each 10 ms, and to those of one address. */
 #define ANSWERS 100
+#define ANSWERS_EACH 25
 #define ANSWERS_PERIOD (10 * MS)
 
 /* ---- The port's queues ------------------------------------------------- */
@@ -39,6 +45,8 @@ static bool flush_queue(struct backend_context *context, unsigned queue)
 		if (took == 0)
 			break;
 	}
+	if (sent)
+		context->took_at = context->now;
 	if (sent == 0)
 		return out->count == 0;
 	out->count -= sent;
@@ -48,10 +56,21 @@ static bool flush_queue(struct backend_context *context, unsigned queue)
 
 void output_flush(struct backend_context *context)
 {
+	bool some = false;
+
 	for (unsigned i = 0; i < context->port->queues; i++) {
 		if (context->out[i].count)
-			flush_queue(context, i);
+			some |= !flush_queue(context, i);
 	}
+	if (!some)
+		context->took_at = context->now;
+}
+
+uint64_t output_offer_at(const struct backend_context *context)
+{
+	bool stalled = context->now - context->took_at > FULL_FOR_LONG;
+
+	return context->now + (stalled ? FULL_AGAIN_LATER : FULL_AGAIN);
 }
 
 /* Room for one more packet. */
@@ -164,16 +183,30 @@ static void send_plain(struct backend_context *context, const struct frame_templ
 	enqueue(context, packet, queue, local);
 }
 
-bool limiter_take(struct limiter *limiter, uint64_t now)
+static bool take(struct limiter *limiter, uint32_t most, uint64_t now)
 {
 	if (now - limiter->at >= ANSWERS_PERIOD) {
 		limiter->at = now;
-		limiter->left = ANSWERS;
+		limiter->left = most;
 	}
 	if (limiter->left == 0)
 		return false;
 	limiter->left--;
 	return true;
+}
+
+bool limiter_take(struct limiter *limiter, uint64_t now)
+{
+	return take(limiter, ANSWERS, now);
+}
+
+bool output_may_answer(struct backend_context *context, uint32_t ip)
+{
+	struct limiter *share =
+		&context->answers_each[ip * context->peer_factor >> 32 & (ANSWER_SHARES - 1)];
+
+	return take(share, ANSWERS_EACH, context->now) &&
+	       take(&context->answers, ANSWERS, context->now);
 }
 
 /* The headers of packets from us. */
@@ -244,7 +277,9 @@ static bool fill_ack(struct backend_link *link, struct packet_ack *ack)
 	if (!received_ack(&link->received, link->context->now, ack))
 		return false;
 	ack->window = receive_window(link);
-	link->ack_at = UINT64_MAX;
+	/* The one that closes the window is still to come. */
+	link->ack_at =
+		link->shut && link->shut_at > link->context->now ? link->shut_at : UINT64_MAX;
 	return true;
 }
 
@@ -484,11 +519,13 @@ void output_link(struct backend_link *link)
 	link->limited = !pending || link->recovery.packets >= link->peer_window;
 	if (link->ack_at <= context->now)
 		output_ack(link);
-	/* The numbers or packets have run out: acknowledgements will tell, or time. */
-	stuck = stuck && context->out[link->queue].count < OUT_MAX;
 	rest(link, pending && !stuck, room);
+	/* The port is full, or the numbers or packets have run out: acknowledgements will tell, or
+	 * time. */
 	if (pending && stuck)
-		link_timer(link, context->now + STUCK);
+		link_timer(link, context->out[link->queue].count == OUT_MAX
+					 ? output_offer_at(context)
+					 : context->now + STUCK);
 	/* The window is open, and there is more: its turn comes again. */
 	else if (pending && room && pacer_next(&link->pacer) <= context->now)
 		link_ready(link);

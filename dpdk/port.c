@@ -258,12 +258,15 @@ static void stop(struct port *port)
 int port_restart(struct port *port)
 {
 	struct port_private *private = port_private(port);
+	struct eal_pipes pipes;
 	int error;
 
+	eal_pipes_ignore(&pipes);
 	rte_spinlock_lock(&private->moving);
 	stop(port);
 	error = start(port);
 	rte_spinlock_unlock(&private->moving);
+	eal_pipes_restore(&pipes);
 	return error;
 }
 

@@ -30,7 +30,7 @@ uint32_t receive_window(const struct backend_link *link)
 	uint64_t all = context->config->window;
 	uint32_t share;
 
-	if (link->shut)
+	if (link->shut && context->now >= link->shut_at)
 		return 0;
 	if (all != HAUL_OPTION_AUTO)
 		return (uint32_t)all;
@@ -66,10 +66,10 @@ void receive_later(struct backend_link *link)
 	if (link->shut)
 		return;
 	link->shut = true;
-	if (link->ack_at > link->context->now + SHUT_AFTER) {
-		link->ack_at = link->context->now + SHUT_AFTER;
-		link_timer(link, link->ack_at);
-	}
+	link->shut_at = link->context->now + SHUT_AFTER;
+	if (link->ack_at > link->shut_at)
+		link->ack_at = link->shut_at;
+	link_timer(link, link->ack_at);
 }
 
 /* ---- Acknowledgements -------------------------------------------------- */

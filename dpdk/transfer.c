@@ -9,6 +9,9 @@
  * with even more only the oldest ones are sent again: PACKET_BACK_MAX has to be enough. */
 #define NUMBERS_TIGHT (PACKET_BACK_MAX / 2)
 #define NUMBERS_SHORT (PACKET_BACK_MAX - PACKET_BACK_MAX / 4)
+/* How often to look for the oldest of them: a peer that never acknowledges one packet has us look
+ * through all of them again and again. */
+#define FLOOR_EVERY (1 * MS)
 
 /* ---- Memory ------------------------------------------------------------ */
 
@@ -237,8 +240,13 @@ static uint64_t find_floor(const struct backend_link *link)
 /* How many numbers ago the oldest bytes on their way were sent first. */
 static uint64_t numbers_back(struct backend_link *link)
 {
-	if (link->recovery.next - link->first_floor > NUMBERS_TIGHT)
+	uint64_t now = link->context->now;
+
+	if (link->recovery.next - link->first_floor > NUMBERS_TIGHT &&
+	    now - link->floor_at >= FLOOR_EVERY) {
 		link->first_floor = find_floor(link);
+		link->floor_at = now;
+	}
 	return link->recovery.next - link->first_floor;
 }
 

@@ -392,6 +392,39 @@ static void test_f30_flood_of_opens(void **state)
 	assert_int_equal(scene->side->accepted_count, 2);
 }
 
+/* One address asks all the time: the others are answered. One of them may share its limit. */
+static void test_f30_flood_from_one_address(void **state)
+{
+	enum { ROUNDS = 10, OPENS = 2 * ANSWERS, QUIET = 3 };
+	struct scene *scene = scene_open(*state, "", 1000);
+	struct raw_dpdk *loud = scene->peer, *quiet = world_memory(*state, QUIET * sizeof(*quiet));
+	unsigned missed[QUIET] = {0}, disturbed = 0;
+	uint8_t payload[PACKET_PAYLOAD_MOST];
+	struct packet_open open;
+	size_t length;
+
+	raw_start(loud, &scene->where);
+	for (unsigned i = 0; i < QUIET; i++)
+		raw_start(&quiet[i], &scene->where);
+	for (unsigned round = 0; round < ROUNDS * QUIET; round++) {
+		struct raw_dpdk *peer = &quiet[round % QUIET];
+
+		open = raw_open_of(loud);
+		for (unsigned i = 0; i < OPENS; i++)
+			raw_say_open(loud, &open, PACKET_OPEN);
+		open = raw_open_of(peer);
+		raw_say_open(peer, &open, PACKET_OPEN);
+		missed[round % QUIET] +=
+			!raw_answer(peer, PACKET_TYPE_COOKIE, payload, &length, 10 * SILENCE_MS);
+		hub_forget();
+	}
+	for (unsigned i = 0; i < QUIET; i++)
+		disturbed += missed[i] > 0;
+	printf("missed %u, %u, %u of %d\n", missed[0], missed[1], missed[2], ROUNDS);
+	assert_in_range(disturbed, 0, 1);
+	check_alive(&scene->pair);
+}
+
 /* Strangers whose streams lack the first byte: what is kept of them has an end. */
 static void test_f30_streams_with_a_hole(void **state)
 {
@@ -519,6 +552,7 @@ int main(int count, char **words)
 		WORLD_TEST(test_f30_frames_that_are_none),
 		WORLD_TEST(test_f30_cookies),
 		WORLD_TEST(test_f30_flood_of_opens),
+		WORLD_TEST(test_f30_flood_from_one_address),
 		WORLD_TEST(test_f30_streams_with_a_hole),
 		WORLD_TEST(test_f30_unknown_names),
 		WORLD_TEST(test_f30_reset),
