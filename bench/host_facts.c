@@ -334,7 +334,9 @@ static void add_advice(cJSON *facts)
 		advise(advice, "bbr is not loaded; on lossy paths it helps tcp: modprobe tcp_bbr");
 	if (cJSON_IsNumber(memlock))
 		advise(advice,
-		       "only %.0f bytes may be locked, verbs may need more: ulimit -l unlimited",
+		       "only %.0f bytes may be locked, verbs may need more: ulimit -l unlimited, "
+		       "or "
+		       "\"* - memlock unlimited\" in /etc/security/limits.conf and a new login",
 		       memlock->valuedouble);
 	if (cJSON_IsNumber(files) && files->valuedouble < 4096)
 		advise(advice,

@@ -189,6 +189,7 @@ static void accept_data(struct backend_context *context, const struct request *r
 	struct backend_link *link = find_session(context, request->greeting.session);
 	unsigned number = request->greeting.number;
 	struct channel *channel;
+	int error;
 
 	if (link && number >= link->data_room) {
 		refuse(request->id, VERBS_REASON_ROOM);
@@ -209,8 +210,9 @@ static void accept_data(struct backend_context *context, const struct request *r
 	link->data[number] = channel;
 	if (number >= link->data_count)
 		link->data_count = number + 1;
-	if (answer(channel, request))
-		link_fail(link, -ENOMEM, "a data channel could not be opened: %s", context->why);
+	error = answer(channel, request);
+	if (error)
+		link_fail(link, error, "a data channel could not be opened: %s", context->why);
 }
 
 void accept_request(struct backend_context *context, struct backend_listener *listener,

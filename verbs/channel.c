@@ -74,6 +74,7 @@ static int make_queue_pair(struct channel *channel)
 {
 	struct backend_link *link = channel->link;
 	uint32_t inline_data = INLINE_WISH;
+	char limit[LOCK_LIMIT_ROOM];
 
 	channel->attached = link->device->iwarp;
 	for (;;) {
@@ -100,10 +101,10 @@ static int make_queue_pair(struct channel *channel)
 	}
 	return verbs_fail(link->context, errno ? -errno : -EIO,
 			  "device %s gives no queue pair: %s; it has %d, each with up to %d work "
-			  "requests (ulimit -l, the locked memory, counts too)",
+			  "requests; %s",
 			  ibv_get_device_name(link->device->verbs->device),
 			  haul_strerror(errno ? errno : EIO), link->device->limits.max_qp,
-			  link->device->limits.max_qp_wr);
+			  link->device->limits.max_qp_wr, verbs_lock_limit(limit));
 }
 
 /*
@@ -157,6 +158,16 @@ static int move_to(struct channel *channel, enum ibv_qp_state state)
 	return -ibv_modify_qp(channel->qp, &attributes, mask);
 }
 
+static int not_moved(const struct channel *channel, int error)
+{
+	const struct backend_link *link = channel->link;
+
+	return verbs_fail(link->context, error,
+			  "device %s does not set up a queue pair: %s (the peer is gone, or mtu=, "
+			  "sl= or traffic_class= is none for this network)",
+			  ibv_get_device_name(link->device->verbs->device), haul_strerror(error));
+}
+
 int channel_ready(struct channel *channel)
 {
 	int error;
@@ -164,24 +175,30 @@ int channel_ready(struct channel *channel)
 	if (channel->attached)
 		return 0;
 	error = move_to(channel, IBV_QPS_RTR);
-	return error ? error : move_to(channel, IBV_QPS_RTS);
+	if (!error)
+		error = move_to(channel, IBV_QPS_RTS);
+	return error ? not_moved(channel, error) : 0;
 }
 
 int channel_open(struct channel *channel)
 {
+	char limit[LOCK_LIMIT_ROOM];
 	int error = make_buffers(channel);
 
 	if (error)
 		return verbs_fail(channel->link->context, error,
-				  "no registered memory for a connection: %s (ulimit -l shows and "
-				  "raises the limit of locked memory)",
-				  haul_strerror(error));
+				  "no registered memory for a connection: %s; %s",
+				  haul_strerror(error), verbs_lock_limit(limit));
 	error = make_queue_pair(channel);
-	if (!error && !channel->attached)
+	if (error)
+		return error;
+	if (!channel->attached)
 		error = move_to(channel, IBV_QPS_INIT);
-	for (unsigned i = 0; i < channel->receives && !error; i++)
+	if (error)
+		return not_moved(channel, error);
+	for (unsigned i = 0; i < channel->receives; i++)
 		channel_post_receive(channel, i);
-	return error || !channel->link->error ? error : -EIO;
+	return channel->link->error ? -EIO : 0;
 }
 
 /* ---- Posting ----------------------------------------------------------- */

@@ -102,7 +102,7 @@ int connect_data(struct backend_link *link)
 		int error;
 
 		if (!channel)
-			return -ENOMEM;
+			return verbs_fail(link->context, -ENOMEM, "no memory for it");
 		link->data[link->data_count++] = channel;
 		error = start(channel, &link->addresses[link->address_at]);
 		if (error)
@@ -141,13 +141,15 @@ static void address_resolved(struct channel *channel)
 {
 	struct backend_link *link = channel->link;
 	char why[200];
+	int error;
 
 	if (device_is_wished(link->context, channel->id->verbs, why, sizeof(why))) {
 		connect_failed(channel, -ENODEV, why);
 		return;
 	}
-	if (link_use_device(link, channel->id)) {
-		connect_failed(channel, -ENODEV, link->context->why);
+	error = link_use_device(link, channel->id);
+	if (error) {
+		connect_failed(channel, error, link->context->why);
 		return;
 	}
 	if (rdma_resolve_route(channel->id, STEP_MS))
@@ -288,8 +290,10 @@ static void channel_event(struct channel *channel, const struct event *event)
 		link_disconnected(channel);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		/* Before its address is resolved, a connection may have one that we don't know. */
 		link_fail(link, -ENODEV, "device %s was removed",
-			  ibv_get_device_name(link->device->verbs->device));
+			  link->device ? ibv_get_device_name(link->device->verbs->device)
+				       : "of the route");
 		break;
 	case RDMA_CM_EVENT_ADDR_CHANGE:
 		link_fail(link, -ENETRESET, "the address of this side has moved to another device");

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -91,6 +92,22 @@ int verbs_set_nonblocking(int fd)
 bool verbs_is_forbidden(const char *path)
 {
 	return faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) && errno == EACCES;
+}
+
+const char *verbs_lock_limit(char text[LOCK_LIMIT_ROOM])
+{
+	struct rlimit limit = {0};
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (limit.rlim_cur == RLIM_INFINITY)
+		snprintf(text, LOCK_LIMIT_ROOM, "locked memory (RLIMIT_MEMLOCK) is not limited");
+	else
+		snprintf(text, LOCK_LIMIT_ROOM,
+			 "the limit of locked memory (RLIMIT_MEMLOCK) is %llu KiB: `ulimit -l "
+			 "unlimited`, or a line \"* - memlock unlimited\" in "
+			 "/etc/security/limits.conf",
+			 (unsigned long long)limit.rlim_cur / 1024);
+	return text;
 }
 
 int verbs_no_descriptor(struct backend_context *context)

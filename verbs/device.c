@@ -134,9 +134,12 @@ static struct rdma_cm_id *anchor_to(struct backend_context *context,
 static struct device *device_new(struct backend_context *context, struct rdma_cm_id *anchor)
 {
 	struct device *device = calloc(1, sizeof(*device));
+	char limit[LOCK_LIMIT_ROOM];
 	int error;
 
 	if (!device) {
+		verbs_fail(context, -ENOMEM, "no memory for device %s",
+			   ibv_get_device_name(anchor->verbs->device));
 		rdma_destroy_id(anchor);
 		return NULL;
 	}
@@ -147,10 +150,10 @@ static struct device *device_new(struct backend_context *context, struct rdma_cm
 	if (error) {
 		if (error != -EOPNOTSUPP)
 			verbs_fail(context, error,
-				   "device %s can't be used: %s (ulimit -l, the locked memory, and "
-				   "ulimit -n count too)",
-				   ibv_get_device_name(device->verbs->device),
-				   haul_strerror(error));
+				   "device %s can't be used: %s; %s; the limit of open files is "
+				   "%ld (ulimit -n)",
+				   ibv_get_device_name(device->verbs->device), haul_strerror(error),
+				   verbs_lock_limit(limit), sysconf(_SC_OPEN_MAX));
 		device_free(device);
 		return NULL;
 	}

@@ -44,6 +44,7 @@ struct backend_link *link_new(struct backend_context *context)
 int link_use_device(struct backend_link *link, struct rdma_cm_id *id)
 {
 	struct backend_context *context = link->context;
+	char limit[LOCK_LIMIT_ROOM];
 	int size;
 
 	if (link->device)
@@ -53,7 +54,7 @@ int link_use_device(struct backend_link *link, struct rdma_cm_id *id)
 					    "the peer's connections come over two devices");
 	link->device = device_use(context, id);
 	if (!link->device)
-		return -ENODEV;
+		return context->error;
 	link->data_room =
 		context->config->qps == HAUL_OPTION_AUTO || link->device->windows ? 2 : QPS_MAX;
 	size = (int)((SEND_DEPTH + RING + VERBS_SPARE) * (1 + link->data_room));
@@ -61,10 +62,10 @@ int link_use_device(struct backend_link *link, struct rdma_cm_id *id)
 	if (!link->cq)
 		return verbs_fail(context, -errno,
 				  "device %s gives no completion queue of %d entries: %s (it has "
-				  "%d queues of up to %d entries; ulimit -l counts too)",
+				  "%d queues of up to %d entries); %s",
 				  ibv_get_device_name(id->verbs->device), size,
 				  haul_strerror(errno), link->device->limits.max_cq,
-				  link->device->limits.max_cqe);
+				  link->device->limits.max_cqe, verbs_lock_limit(limit));
 	return 0;
 }
 
@@ -149,6 +150,8 @@ struct channel *link_inbound(const struct backend_link *link)
 
 void link_opened(struct backend_link *link, struct channel *channel)
 {
+	int error = 0;
+
 	if (channel->state == CHANNEL_UP)
 		return;
 	channel->state = CHANNEL_UP;
@@ -157,8 +160,10 @@ void link_opened(struct backend_link *link, struct channel *channel)
 	link_timer(link, link->heard_at);
 	if (!channel->control)
 		link->data_up++;
-	if (channel->control && link->connector && connect_data(link)) {
-		link_fail(link, -ENOMEM, "no data channel: %s", link->context->why);
+	if (channel->control && link->connector)
+		error = connect_data(link);
+	if (error) {
+		link_fail(link, error, "no data channel: %s", link->context->why);
 		return;
 	}
 	/* The connecting side is ready first, so that nobody speaks to one who isn't. */

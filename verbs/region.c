@@ -5,23 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "verbs.h"
 
 /* ---- Errors ------------------------------------------------------------ */
-
-static void describe_limit(char *text, size_t room)
-{
-	struct rlimit limit = {0};
-
-	getrlimit(RLIMIT_MEMLOCK, &limit);
-	if (limit.rlim_cur == RLIM_INFINITY)
-		snprintf(text, room, "unlimited");
-	else
-		snprintf(text, room, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
-}
 
 /* Whether all of it is mapped: some kernels and libraries say that there is no memory when it
  * isn't. */
@@ -48,22 +36,20 @@ static int explain(struct backend_context *context, const struct device *device,
 		   const struct region *region, int error)
 {
 	const char *name = ibv_get_device_name(device->verbs->device);
-	char limit[64];
+	char limit[LOCK_LIMIT_ROOM];
 
 	if (error == -ENOMEM && !is_mapped(region))
 		error = -EFAULT;
 
-	describe_limit(limit, sizeof(limit));
 	switch (error) {
 	case -ENOMEM:
 	case -EAGAIN:
 	case -EPERM:
 		return verbs_fail(context, -ENOMEM,
-				  "device %s can't register %zu bytes: out of locked memory? The "
-				  "limit (RLIMIT_MEMLOCK) is %s: `ulimit -l unlimited`, or a line "
-				  "\"* - memlock unlimited\" in /etc/security/limits.conf; the "
-				  "device has room for %d registrations",
-				  name, region->length, limit, device->limits.max_mr);
+				  "device %s can't register %zu bytes: out of locked memory? %s; "
+				  "the device has room for %d registrations",
+				  name, region->length, verbs_lock_limit(limit),
+				  device->limits.max_mr);
 	case -EFAULT:
 		return verbs_fail(context, -EFAULT,
 				  "device %s can't register %zu bytes at %p: not all of it is "

@@ -243,7 +243,7 @@ struct backend_link {
 	bool counted;       /* in context->strangers */
 	bool error_counted; /* in context->errors */
 	int error;          /* to be reported */
-	char why[256];
+	char why[512];
 	char address[128];
 
 	/* Connecting. */
@@ -349,6 +349,10 @@ int verbs_set_nonblocking(int fd);
 
 /* Whether this user is not allowed to read and write the file. */
 bool verbs_is_forbidden(const char *path);
+
+/* What the limit of locked memory is and how to raise it, for errors that it may be behind. */
+#define LOCK_LIMIT_ROOM 200
+const char *verbs_lock_limit(char text[LOCK_LIMIT_ROOM]);
 
 /* -EMFILE, with the limit and the remedy. */
 int verbs_no_descriptor(struct backend_context *context);

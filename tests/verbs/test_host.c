@@ -157,42 +157,71 @@ static void test_f4_register_and_release(void **state)
 		assert_true(resident_bytes(0) < before + MIB);
 }
 
+static int register_memory(haul_context *context)
+{
+	static char memory[MIB];
+	haul_region *region;
+
+	return haul_region_register(context, memory, MIB, HAUL_USE_RECV, &region);
+}
+
+/* Nobody has to listen: it is this side that has no memory. */
+static int connect_to_nobody(haul_context *context)
+{
+	haul_endpoint *endpoint;
+	char where[128];
+
+	snprintf(where, sizeof(where), "%s:1", settings.listen_host);
+	return haul_connect_wait(context, where, 10000, &endpoint);
+}
+
 /* F1, in a process of its own: without the right to lock what it likes, and 64 KiB to lock. */
-static int register_with_little(void)
+static int start_with_little(int (*start)(haul_context *context))
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct none[2] = {{0}};
 	struct rlimit limit = {64 << 10, 64 << 10};
 	haul_context *context;
-	haul_region *region;
-	char *memory = malloc(MIB);
 	int error;
 
-	if (!memory || haul_open(settings.transport, &context))
-		return 2;
+	/* Before it opens anything: the kernel refuses those whose rights change later. */
 	if (setrlimit(RLIMIT_MEMLOCK, &limit) || syscall(SYS_capset, &header, none))
+		return 2;
+	if (haul_open(settings.transport, &context))
 		return 3;
-	error = haul_region_register(context, memory, MIB, HAUL_USE_RECV, &region);
+	error = start(context);
+	fprintf(stderr, "%s: %s\n", haul_strerror(error), haul_detail(context));
 	if (error != -ENOMEM)
 		return 4;
 	if (!strstr(haul_detail(context), "RLIMIT_MEMLOCK") ||
-	    !strstr(haul_detail(context), "64 KiB") || !strstr(haul_detail(context), "ulimit -l"))
+	    !strstr(haul_detail(context), "64 KiB") ||
+	    !strstr(haul_detail(context), "/etc/security/limits.conf"))
 		return 5;
 	haul_close(context);
 	return 0;
 }
 
-static void test_f1_locked_memory(void **state)
+static void fails_with_little(int (*start)(haul_context *context))
 {
 	pid_t child = fork();
 	int status;
 
 	assert_true(child >= 0);
 	if (child == 0)
-		_exit(register_with_little());
+		_exit(start_with_little(start));
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void test_f1_locked_memory(void **state)
+{
+	fails_with_little(register_memory);
+}
+
+static void test_f1_locked_memory_of_a_connection(void **state)
+{
+	fails_with_little(connect_to_nobody);
 }
 
 static void test_memory_that_is_none(void **state)
@@ -434,6 +463,7 @@ int main(int count, char **words)
 		WORLD_TEST(test_f2_regions_in_pieces),
 		WORLD_TEST(test_f4_register_and_release),
 		WORLD_TEST(test_f1_locked_memory),
+		WORLD_TEST(test_f1_locked_memory_of_a_connection),
 		WORLD_TEST(test_memory_that_is_none),
 		WORLD_TEST(test_dmabufs_that_are_none),
 		WORLD_TEST(test_choices_that_are_none),

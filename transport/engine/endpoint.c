@@ -134,7 +134,7 @@ static void end_unknown(haul_endpoint *endpoint, int error, const char *why)
 void endpoint_lost(haul_endpoint *endpoint, int error, const char *why)
 {
 	enum endpoint_state before = endpoint->state;
-	char text[256];
+	char text[DETAIL_MAX];
 
 	if (before == ENDPOINT_LOST)
 		return;
