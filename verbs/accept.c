@@ -16,15 +16,20 @@ static int try_listen(void *user, const struct sockaddr_storage *address)
 	struct backend_context *context = listener->context;
 	int error = 0;
 
+	if (device_is_loopback(address))
+		return -EADDRNOTAVAIL;
 	if (rdma_create_id(context->events, &listener->id, listener, RDMA_PS_TCP))
 		return -errno;
 	if (rdma_bind_addr(listener->id, (struct sockaddr *)address) ||
 	    rdma_listen(listener->id, (int)context->config->backlog))
 		error = -errno;
+	/* All who connect would be turned away. "*" is no device's. */
+	else if (listener->id->verbs && !device_is_named(context, listener->id->verbs))
+		error = -ENODEV;
 	if (!error)
 		return 0;
 	rdma_destroy_id(listener->id);
-	/* No device has the address. */
+	/* No device has the address, or not the one that was asked for. */
 	return error == -ENODEV ? -EADDRNOTAVAIL : error;
 }
 
@@ -61,7 +66,12 @@ int verbs_listen(struct backend_context *context, const char *where, haul_listen
 	listener->engine = engine;
 	error = haul_listen_on(context->engine, where, &context->config->ports, try_listen,
 			       listener);
-	if (error == -EADDRNOTAVAIL)
+	if (error == -EADDRNOTAVAIL && context->config->device)
+		verbs_fail(context, error,
+			   "can't listen on %s: device=%s does not have that address (haul-info "
+			   "lists them)",
+			   where, context->config->device);
+	else if (error == -EADDRNOTAVAIL)
 		verbs_fail(context, error,
 			   "can't listen on %s: no RDMA device of this host has that address "
 			   "(haul-info lists them)",

@@ -16,8 +16,13 @@ static int start(struct channel *channel, struct sockaddr_storage *peer)
 {
 	struct backend_context *context = channel->link->context;
 	struct sockaddr_storage source;
-	int error = device_source(context, peer->ss_family, &source);
+	int error;
 
+	if (device_is_loopback(peer))
+		return verbs_fail(context, -EADDRNOTAVAIL,
+				  "no RDMA device leads to the loopback address: name the one that "
+				  "the peer's adapter has (haul-info lists them)");
+	error = device_source(context, peer->ss_family, &source);
 	if (error)
 		return error;
 	if (rdma_create_id(context->events, &channel->id, channel, RDMA_PS_TCP))
@@ -266,8 +271,13 @@ static void channel_event(struct channel *channel, const struct event *event)
 		break;
 	case RDMA_CM_EVENT_ADDR_ERROR:
 	case RDMA_CM_EVENT_ROUTE_ERROR:
-		snprintf(why, sizeof(why), "no RDMA device reaches it (%s: %s)",
-			 rdma_event_str(event->kind), haul_strerror(error_of(event->status)));
+		if (event->status == -ETIMEDOUT)
+			snprintf(why, sizeof(why), "no host answers to that address (within %d ms)",
+				 STEP_MS);
+		else
+			snprintf(why, sizeof(why), "no RDMA device reaches it (%s: %s)",
+				 rdma_event_str(event->kind),
+				 haul_strerror(error_of(event->status)));
 		connect_failed(channel, error_of(event->status), why);
 		break;
 	case RDMA_CM_EVENT_CONNECT_RESPONSE:

@@ -237,7 +237,7 @@ static bool is_up(struct ibv_context *verbs)
 	return false;
 }
 
-static bool is_named(const struct backend_context *context, const struct ibv_context *verbs)
+bool device_is_named(const struct backend_context *context, const struct ibv_context *verbs)
 {
 	const char *name = context->config->device;
 
@@ -368,7 +368,7 @@ struct device *device_default(struct backend_context *context)
 int device_is_wished(struct backend_context *context, struct ibv_context *verbs, char *why,
 		     size_t room)
 {
-	if (is_named(context, verbs))
+	if (device_is_named(context, verbs))
 		return 0;
 	snprintf(why, room, "the route goes over device %s, and device=%s was asked for",
 		 ibv_get_device_name(verbs->device), context->config->device);
@@ -376,6 +376,16 @@ int device_is_wished(struct backend_context *context, struct ibv_context *verbs,
 }
 
 /* ---- Which address of ours --------------------------------------------- */
+
+bool device_is_loopback(const struct sockaddr_storage *address)
+{
+	const struct sockaddr_in *four = (const struct sockaddr_in *)address;
+	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
+
+	if (address->ss_family == AF_INET)
+		return ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+	return IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
+}
 
 /* How well an address of this host would do: 0 not at all, 1 its port is down, 2 well. */
 static int worth(struct backend_context *context, const struct sockaddr_storage *address)
@@ -385,7 +395,7 @@ static int worth(struct backend_context *context, const struct sockaddr_storage 
 
 	if (!id)
 		return 0;
-	if (is_named(context, id->verbs))
+	if (device_is_named(context, id->verbs))
 		result = is_up(id->verbs) ? 2 : 1;
 	rdma_destroy_id(id);
 	return result;
@@ -455,12 +465,12 @@ static int gid_to_address(const struct ibv_gid_entry *entry, struct sockaddr_sto
 	return 0;
 }
 
-/* Whether an address of this host belongs to a device, or, with NULL, to any. */
+/* Whether an address of this host belongs to a device. */
 static bool leads_to(struct backend_context *context, const struct sockaddr_storage *address,
 		     const struct ibv_context *verbs)
 {
 	struct rdma_cm_id *id = anchor_to(context, address);
-	bool found = id && (!verbs || id->verbs == verbs);
+	bool found = id && id->verbs == verbs;
 
 	if (id)
 		rdma_destroy_id(id);
@@ -498,6 +508,7 @@ static int bind_source(struct backend_context *context, struct sockaddr_storage 
 {
 	const char *text = context->config->bind;
 	struct haul_addresses addresses;
+	struct rdma_cm_id *id;
 	char where[300];
 	int error;
 
@@ -509,10 +520,21 @@ static int bind_source(struct backend_context *context, struct sockaddr_storage 
 				  "bind=%s: expected a numeric address of this host", text);
 	*source = addresses.list[0];
 	free(addresses.list);
-	if (!leads_to(context, source, NULL))
+	id = anchor_to(context, source);
+	if (!id)
 		return verbs_fail(context, -EADDRNOTAVAIL,
-				  "bind=%s: no RDMA device of this host has that address", text);
-	return 0;
+				  "bind=%s: no RDMA device of this host has that address "
+				  "(haul-info lists them)",
+				  text);
+	error = device_is_named(context, id->verbs)
+			? 0
+			: verbs_fail(context, -EADDRNOTAVAIL,
+				     "bind=%s is an address of device %s, and device=%s was asked "
+				     "for: give one of them",
+				     text, ibv_get_device_name(id->verbs->device),
+				     context->config->device);
+	rdma_destroy_id(id);
+	return error;
 }
 
 int device_source(struct backend_context *context, int family, struct sockaddr_storage *source)
@@ -527,6 +549,10 @@ int device_source(struct backend_context *context, int family, struct sockaddr_s
 		error = gid_source(context, source);
 	else if (config->device)
 		error = device_address(context, family, source);
+	if (!error && config->bind && family != AF_UNSPEC && source->ss_family != family)
+		error = verbs_fail(context, -EADDRNOTAVAIL,
+				   "bind=%s is no %s address, as the peer's", config->bind,
+				   family == AF_INET6 ? "IPv6" : "IPv4");
 	if (!error && config->gid != HAUL_OPTION_AUTO && family != AF_UNSPEC &&
 	    source->ss_family != family)
 		error = wrong_gid(context, family == AF_INET6

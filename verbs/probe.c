@@ -249,6 +249,14 @@ static void describe_route(struct haul_text *text, const char *where)
 		return;
 	}
 	print_host(&addresses.list[0], to, sizeof(to));
+	if (device_is_loopback(&addresses.list[0])) {
+		haul_text_add(
+			text,
+			"to %s: no device leads there; name an address of the peer's adapter\n",
+			to);
+		free(addresses.list);
+		return;
+	}
 	events = rdma_create_event_channel();
 	error = events ? 0 : -errno;
 	if (!error && rdma_create_id(events, &id, NULL, RDMA_PS_TCP))

@@ -358,6 +358,11 @@ const char *verbs_lock_limit(char text[LOCK_LIMIT_ROOM]);
 int verbs_no_descriptor(struct backend_context *context);
 
 /* device.c */
+/* Loopback has no adapter. rdma_cm takes it for "*", and would listen to all networks. */
+bool device_is_loopback(const struct sockaddr_storage *address);
+
+/* Whether it is the one that device= names; without that, any is. */
+bool device_is_named(const struct backend_context *context, const struct ibv_context *verbs);
 /* The device that a connection goes over. */
 struct device *device_use(struct backend_context *context, struct rdma_cm_id *id);
 /* The device that a region is registered with when no peer is known yet; NULL with a detail. */

@@ -294,6 +294,68 @@ static void test_choices_that_are_none(void **state)
 	fails("verbs,qps=17", -EINVAL, "16");
 }
 
+/* True when a context of the spec can listen; else it says that the device has not that address. */
+static bool listens(const char *spec)
+{
+	haul_context *context;
+	haul_listener *listener;
+	char where[128];
+	int error;
+
+	assert_int_equal(haul_open(spec, &context), 0);
+	snprintf(where, sizeof(where), "%s:0", settings.listen_host);
+	error = haul_listen(context, where, NULL, &listener);
+	if (error) {
+		assert_int_equal(error, -EADDRNOTAVAIL);
+		assert_non_null(strstr(haul_detail(context), "does not have that address"));
+	} else {
+		haul_listener_close(listener);
+	}
+	haul_close(context);
+	return error == 0;
+}
+
+/* rdma_cm would listen on all addresses instead, for everyone on the network. */
+static void test_loopback_is_no_address(void **state)
+{
+	struct world *world = *state;
+	struct side *side = side_open(world, NULL);
+	haul_listener *listener;
+	haul_endpoint *endpoint;
+
+	assert_int_equal(haul_listen(side->context, "127.0.0.1:0", NULL, &listener),
+			 -EADDRNOTAVAIL);
+	assert_non_null(strstr(haul_detail(side->context), "no RDMA device of this host has"));
+	assert_int_equal(haul_listen(side->context, "[::1]:0", NULL, &listener), -EADDRNOTAVAIL);
+	assert_int_equal(haul_connect_wait(side->context, "127.0.0.1:1", 10000, &endpoint),
+			 -EADDRNOTAVAIL);
+	assert_non_null(strstr(haul_detail(side->context), "loopback"));
+}
+
+/* An address is one device's: with device= another one's, nobody would ever get through. */
+static void test_a_device_without_the_address(void **state)
+{
+	glob_t found;
+	unsigned listening = 0;
+
+	assert_int_equal(glob("/sys/class/infiniband/*", 0, NULL, &found), 0);
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		char spec[128], with_bind[300];
+
+		snprintf(spec, sizeof(spec), "verbs,device=%s",
+			 strrchr(found.gl_pathv[i], '/') + 1);
+		if (listens(spec)) {
+			listening++;
+			continue;
+		}
+		snprintf(with_bind, sizeof(with_bind), "%s,bind=%s", spec, settings.listen_host);
+		fails(with_bind, -EADDRNOTAVAIL, "give one of them");
+	}
+	assert_int_equal(listening, 1);
+	assert_true(found.gl_pathc > 1);
+	globfree(&found);
+}
+
 /* What this program is in the test below: as nobody, and with nothing open. */
 static int open_as_nobody(const char *spec, const char *path)
 {
@@ -467,6 +529,8 @@ int main(int count, char **words)
 		WORLD_TEST(test_memory_that_is_none),
 		WORLD_TEST(test_dmabufs_that_are_none),
 		WORLD_TEST(test_choices_that_are_none),
+		WORLD_TEST(test_loopback_is_no_address),
+		WORLD_TEST(test_a_device_without_the_address),
 		WORLD_TEST(test_files_that_may_not_be_opened),
 		WORLD_TEST(test_f6_a_gid_without_an_address),
 		WORLD_TEST(test_description),
