@@ -10,6 +10,10 @@
 /* ms for each of rdma_cm's steps; the engine's connect_ms ends all of them together. */
 #define STEP_MS 5000
 
+/* IB_CM_REJ_CONSUMER_DEFINED of the kernel's rdma/ib_cm.h; a full backlog is told in this way too.
+ */
+#define REFUSED_BY_PROGRAM 28
+
 /* ---- Asking ------------------------------------------------------------ */
 
 static int start(struct channel *channel, struct sockaddr_storage *peer)
@@ -229,6 +233,15 @@ static void rejected(struct channel *channel, int status, unsigned reason)
 				       ? -EPROTO
 				       : -ECONNREFUSED,
 			       texts[reason]);
+	else if (status == REFUSED_BY_PROGRAM)
+		connect_failed(channel, -ECONNREFUSED,
+			       "the program that listens there refuses, and says no reason of "
+			       "tensorhaul's: it is another one, or too many wait (its backlog=)");
+	else if (status == -ECONNRESET)
+		connect_failed(
+			channel, status,
+			"the connection was broken off while it was made: what listens there "
+			"may not speak tensorhaul, or not over verbs");
 	else if (status < 0 && status != -ECONNREFUSED)
 		connect_failed(channel, status, haul_strerror(status));
 	else
