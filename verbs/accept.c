@@ -10,27 +10,60 @@
 
 /* ---- Listening --------------------------------------------------------- */
 
+static bool is_any(const struct sockaddr *address)
+{
+	if (address->sa_family == AF_INET6)
+		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
+	return ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+/* One family's addresses only. */
+static int listen_at(struct backend_listener *listener, const struct sockaddr_storage *address,
+		     struct rdma_cm_id **out)
+{
+	struct backend_context *context = listener->context;
+	struct rdma_cm_id *id;
+	int error = 0, alone = 1;
+
+	if (rdma_create_id(context->events, &id, listener, RDMA_PS_TCP))
+		return -errno;
+	if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &alone, sizeof(alone)) ||
+	    rdma_bind_addr(id, (struct sockaddr *)address) ||
+	    rdma_listen(id, (int)context->config->backlog))
+		error = -errno;
+	/* All who connect would be turned away. "*" is no device's. */
+	else if (id->verbs && !device_is_named(context, id->verbs))
+		error = -ENODEV;
+	if (!error) {
+		*out = id;
+		return 0;
+	}
+	rdma_destroy_id(id);
+	/* Says the kernel of a port that somebody has at "*", too. */
+	if (error == -EADDRNOTAVAIL &&
+	    (is_any((struct sockaddr *)address) || device_owns(context, address, NULL)))
+		return -EADDRINUSE;
+	/* No device has the address, or not the one that was asked for. */
+	return error == -ENODEV ? -EADDRNOTAVAIL : error;
+}
+
+/* "*" stands for both families. iWARP adapters take no IPv4 peers where they listen for IPv6. */
 static int try_listen(void *user, const struct sockaddr_storage *address)
 {
 	struct backend_listener *listener = user;
-	struct backend_context *context = listener->context;
-	int error = 0;
+	struct sockaddr_storage four = {.ss_family = AF_INET};
+	int error;
 
 	if (device_is_loopback(address))
 		return -EADDRNOTAVAIL;
-	if (rdma_create_id(context->events, &listener->id, listener, RDMA_PS_TCP))
-		return -errno;
-	if (rdma_bind_addr(listener->id, (struct sockaddr *)address) ||
-	    rdma_listen(listener->id, (int)context->config->backlog))
-		error = -errno;
-	/* All who connect would be turned away. "*" is no device's. */
-	else if (listener->id->verbs && !device_is_named(context, listener->id->verbs))
-		error = -ENODEV;
-	if (!error)
-		return 0;
-	rdma_destroy_id(listener->id);
-	/* No device has the address, or not the one that was asked for. */
-	return error == -ENODEV ? -EADDRNOTAVAIL : error;
+	error = listen_at(listener, address, &listener->id);
+	if (error || address->ss_family != AF_INET6 || !is_any((struct sockaddr *)address))
+		return error;
+	haul_address_set_port(&four, ntohs(rdma_get_src_port(listener->id)));
+	error = listen_at(listener, &four, &listener->four);
+	if (error)
+		rdma_destroy_id(listener->id);
+	return error;
 }
 
 /* What a peer on this host connects to. Loopback has no adapter: for "*", an address that has one.
@@ -41,12 +74,8 @@ static void print_bound(struct backend_context *context, struct backend_listener
 	struct sockaddr_storage address = {0};
 	const struct sockaddr *bound = rdma_get_local_addr(listener->id);
 	unsigned port = ntohs(rdma_get_src_port(listener->id));
-	bool any;
 
-	any = bound->sa_family == AF_INET6
-		      ? IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)bound)->sin6_addr)
-		      : ((const struct sockaddr_in *)bound)->sin_addr.s_addr == htonl(INADDR_ANY);
-	if (!any || device_address(context, AF_UNSPEC, &address))
+	if (!is_any(bound) || device_address(context, AF_UNSPEC, &address))
 		memcpy(&address, bound,
 		       bound->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
 						    : sizeof(struct sockaddr_in));
@@ -100,6 +129,8 @@ void verbs_unlisten(struct backend_listener *listener)
 	}
 	TAILQ_REMOVE(&context->listeners, listener, all);
 	rdma_destroy_id(listener->id);
+	if (listener->four)
+		rdma_destroy_id(listener->four);
 	free(listener);
 }
 
@@ -108,7 +139,7 @@ bool is_listener(const struct backend_context *context, const struct rdma_cm_id 
 	const struct backend_listener *listener;
 
 	TAILQ_FOREACH (listener, &context->listeners, all) {
-		if (listener->id == id)
+		if (listener->id == id || listener->four == id)
 			return true;
 	}
 	return false;

@@ -465,12 +465,11 @@ static int gid_to_address(const struct ibv_gid_entry *entry, struct sockaddr_sto
 	return 0;
 }
 
-/* Whether an address of this host belongs to a device. */
-static bool leads_to(struct backend_context *context, const struct sockaddr_storage *address,
-		     const struct ibv_context *verbs)
+bool device_owns(struct backend_context *context, const struct sockaddr_storage *address,
+		 const struct ibv_context *verbs)
 {
 	struct rdma_cm_id *id = anchor_to(context, address);
-	bool found = id && id->verbs == verbs;
+	bool found = id && (!verbs || id->verbs == verbs);
 
 	if (id)
 		rdma_destroy_id(id);
@@ -499,7 +498,7 @@ static int gid_source(struct backend_context *context, struct sockaddr_storage *
 	if (!device)
 		return -ENODEV;
 	if (ibv_query_gid_ex(device->verbs, 1, index, &entry, 0) == 0 &&
-	    gid_to_address(&entry, source) == 0 && leads_to(context, source, device->verbs))
+	    gid_to_address(&entry, source) == 0 && device_owns(context, source, device->verbs))
 		return 0;
 	return wrong_gid(context, "is no address, and connections are made by address");
 }

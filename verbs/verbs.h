@@ -311,6 +311,7 @@ struct backend_listener {
 	struct backend_context *context;
 	haul_listener *engine;
 	struct rdma_cm_id *id;
+	struct rdma_cm_id *four; /* for IPv4, when `id` is for every address of IPv6; or NULL */
 };
 
 /* ---- Contexts ---------------------------------------------------------- */
@@ -360,6 +361,10 @@ int verbs_no_descriptor(struct backend_context *context);
 /* device.c */
 /* Loopback has no adapter. rdma_cm takes it for "*", and would listen to all networks. */
 bool device_is_loopback(const struct sockaddr_storage *address);
+
+/* Whether an address of this host belongs to a device, or, with NULL, to any. */
+bool device_owns(struct backend_context *context, const struct sockaddr_storage *address,
+		 const struct ibv_context *verbs);
 
 /* Whether it is the one that device= names; without that, any is. */
 bool device_is_named(const struct backend_context *context, const struct ibv_context *verbs);

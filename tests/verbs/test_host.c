@@ -332,6 +332,26 @@ static void test_loopback_is_no_address(void **state)
 	assert_non_null(strstr(haul_detail(side->context), "loopback"));
 }
 
+/* The port of "*" is taken for each address, and the other way round. */
+static void test_ports_that_are_taken(void **state)
+{
+	struct world *world = *state;
+	struct side *side = side_open(world, NULL);
+	haul_listener *every, *other;
+	char where[128];
+	const char *port;
+
+	assert_int_equal(haul_listen(side->context, "*:0", NULL, &every), 0);
+	port = strrchr(haul_listener_address(every), ':');
+	snprintf(where, sizeof(where), "*%s", port);
+	assert_int_equal(haul_listen(side->context, where, NULL, &other), -EADDRINUSE);
+	snprintf(where, sizeof(where), "%s%s", settings.listen_host, port);
+	assert_int_equal(haul_listen(side->context, where, NULL, &other), -EADDRINUSE);
+	haul_listener_close(every);
+	assert_int_equal(haul_listen(side->context, where, NULL, &other), 0);
+	haul_listener_close(other);
+}
+
 /* An address is one device's: with device= another one's, nobody would ever get through. */
 static void test_a_device_without_the_address(void **state)
 {
@@ -530,6 +550,7 @@ int main(int count, char **words)
 		WORLD_TEST(test_dmabufs_that_are_none),
 		WORLD_TEST(test_choices_that_are_none),
 		WORLD_TEST(test_loopback_is_no_address),
+		WORLD_TEST(test_ports_that_are_taken),
 		WORLD_TEST(test_a_device_without_the_address),
 		WORLD_TEST(test_files_that_may_not_be_opened),
 		WORLD_TEST(test_f6_a_gid_without_an_address),

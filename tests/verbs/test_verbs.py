@@ -68,8 +68,9 @@ def test_conformance_over_rxe():
 
 
 def test_conformance_over_siw():
+    """At "*", which is another listener than that of one address."""
     conformance("--groups=sizes,types,keys,cancel,expire,refuse,ends,poll,statistics",
-                device="siw")
+                device="siw", listen="*")
 
 
 def test_ipv6():
