@@ -137,9 +137,9 @@ def make_parser():
     how.add_argument(
         "--sizes", type=parse_sizes, default=SWEEP_SIZES, metavar="LIST",
         help=f"further sizes, measured once each for the report; empty: none [{SWEEP_SIZES}]")
-    how.add_argument("--seconds", type=parse_seconds, default=5.0,
+    how.add_argument("--seconds", type=parse_seconds, default=2.0,
                      help="length of one measurement, 0.5 to 3600; iperf3 takes whole "
-                          "seconds [5]")
+                          "seconds [2]")
     how.add_argument("--rounds", type=whole_number(1, 1000), default=3,
                      help="how often each is measured, 1 to 1000 [3]")
     output = parser.add_argument_group("results")
