@@ -170,6 +170,21 @@ const char *bench_spec_name(char name[BENCH_NAME_TEXT], const char *spec)
 	return name;
 }
 
+char *bench_spec_traced(const char *spec, const char *trace)
+{
+	char *traced = NULL;
+
+	if (!spec && trace)
+		spec = getenv("HAUL_TRANSPORT");
+	if (!trace)
+		return spec ? strdup(spec) : NULL;
+	if (asprintf(&traced, "%s,trace={%s}", spec && *spec ? spec : "auto", trace) < 0) {
+		bench_complain("no memory");
+		exit(EXIT_FAILED);
+	}
+	return traced;
+}
+
 int bench_split_address(const char *address, char *host, size_t room, uint16_t *port)
 {
 	const char *colon = strrchr(address, ':');

@@ -62,6 +62,13 @@ const char *bench_size_text(char text[BENCH_SIZE_TEXT], uint64_t bytes);
 const char *bench_spec_name(char name[BENCH_NAME_TEXT], const char *spec);
 
 /*
+ * The spec of --transport (NULL: the environment's, or auto) with the option trace of --trace=FILE
+ * (NULL: as it is); what haul_open() takes. Owned by the caller; NULL when neither was given, or
+ * after a complaint and the end for want of memory.
+ */
+char *bench_spec_traced(const char *spec, const char *trace);
+
+/*
  * Split "HOST:PORT", "[V6]:PORT" or "*:PORT" into a host without brackets and a port. -EINVAL
  * when there is no port or it is not a number up to 65535.
  */

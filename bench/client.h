@@ -42,6 +42,7 @@ extern const char *const test_names[];
 struct client_options {
 	const char *connect;
 	const char *transport; /* NULL: the environment's, or auto */
+	const char *traced;    /* that, with --trace */
 	bool tests[TEST_KINDS];
 	uint64_t sizes[SIZES_MAX];
 	size_t size_count;

@@ -18,7 +18,7 @@ static struct {
 	char *connect, *transport, *tests, *direction, *size, *rate_size, *latency_size;
 	char *concurrency, *rate_concurrency, *latency_concurrency, *endpoints, *clients;
 	char *rate, *count, *seconds, *warmup, *rounds, *waiting, *patience, *memory, *seed;
-	char *ceiling_address, *congestion, *live, *json;
+	char *ceiling_address, *congestion, *live, *json, *trace;
 	char *sockets;
 	int ceiling, verify, verbose, diagnose;
 } given = {
@@ -127,6 +127,11 @@ static struct poptOption diagnose_table[] = {
 static struct poptOption output_table[] = {
 	{"json", 'j', POPT_ARG_STRING, &given.json, 0,
 	 "write the numbers; \"-\" is the standard output (default: none)", "FILE"},
+	{"trace", 0, POPT_ARG_STRING, &given.trace, 0,
+	 "write where the time of each tensor goes, for haul-trace and Perfetto; clients beyond "
+	 "the "
+	 "first take FILE.2, FILE.3, ... (default: none)",
+	 "FILE"},
 	{"live", 'L', SHOWN, &given.live, 0,
 	 "a line each second: yes, no, or auto: when the standard output is a terminal", "NAME"},
 	{"verbose", 'v', POPT_ARG_NONE, &given.verbose, 0,
@@ -288,6 +293,7 @@ static void check_options(struct client_options *options)
 		bench_usage_error("--connect=HOST:PORT is missing");
 	options->connect = given.connect;
 	options->transport = given.transport;
+	options->traced = bench_spec_traced(given.transport, given.trace);
 	options->direction =
 		(enum direction)option_choice("direction", given.direction, direction_names);
 	options->poll = option_choice("waiting", given.waiting, waiting_names) == 1;

@@ -102,7 +102,7 @@ static bool open_link(struct worker *worker, struct link *link, struct result *r
 
 static bool open_worker(struct worker *worker, struct result *result)
 {
-	const char *spec = worker->options->transport;
+	const char *spec = worker->options->traced;
 	int failed = haul_open(spec, &worker->context);
 
 	if (failed)

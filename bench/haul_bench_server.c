@@ -30,7 +30,8 @@ static volatile sig_atomic_t told_to_stop;
 /* ---- Options ---- */
 
 static struct {
-	char *listen, *transport, *memory, *ceiling_host, *ceiling_port, *json, *ready_fd;
+	char *listen, *transport, *memory, *ceiling_host, *ceiling_port, *json, *ready_fd, *trace,
+		*traced;
 	char *address_file;
 	int once, no_ceiling, verbose;
 	uint64_t memory_limit, ceiling_port_number, ready_fd_number;
@@ -64,6 +65,9 @@ static struct poptOption option_table[] = {
 	 "FD"},
 	{"json", 'j', POPT_ARG_STRING, &options.json, 0,
 	 "write a summary at the end, \"-\" is the standard output (default: none)", "FILE"},
+	{"trace", 0, POPT_ARG_STRING, &options.trace, 0,
+	 "write where the time of each tensor goes, for haul-trace and Perfetto (default: none)",
+	 "FILE"},
 	{"verbose", 'v', POPT_ARG_NONE, &options.verbose, 0,
 	 "tell about clients and the library's messages (default: warnings only)", NULL},
 	POPT_AUTOHELP POPT_TABLEEND};
@@ -88,6 +92,7 @@ static void check_options(void)
 	     fcntl((int)options.ready_fd_number, F_GETFD) < 0))
 		bench_usage_error("--ready-fd=%s: expected an open file descriptor",
 				  options.ready_fd);
+	options.traced = bench_spec_traced(options.transport, options.trace);
 	if (!options.ceiling_host)
 		options.ceiling_host = strdup(host);
 	option_check_json(options.json);
@@ -121,7 +126,7 @@ static void log_message(void *user, enum haul_log_level level, const char *messa
 
 static bool open_context(struct server *server)
 {
-	int result = haul_open(options.transport, &server->context);
+	int result = haul_open(options.traced, &server->context);
 
 	if (result) {
 		bench_complain("%s%s", options.transport ? "--transport: " : "",

@@ -109,12 +109,16 @@ static void variable_came(struct operation *operation, const struct haul_complet
 			  uint64_t now)
 {
 	struct peer *peer = operation->owner;
+	haul_context *context = peer->server->context;
+	uint64_t begin;
 
 	(void)now;
 	if (completion->result)
 		return; /* the end of the peer, which is told for itself */
 	now = bench_now();
+	begin = haul_trace_clock(context);
 	assign(peer);
+	haul_trace_span(context, "assign", begin, (uint64_t)peer->elements * sizeof(float));
 	peer->assigned = (int64_t)(bench_now() - now);
 	peer->server->assign_ns += (uint64_t)peer->assigned;
 	peer->server->tensors++;

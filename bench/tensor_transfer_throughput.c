@@ -35,7 +35,7 @@ const char *const assign_names[] = {"place", "copy", "add", NULL};
 
 static struct {
 	char *job, *ps_hosts, *worker_hosts, *task, *data_mb, *iters, *assign, *timeout;
-	char *transport, *json;
+	char *transport, *json, *trace;
 	int verbose;
 } given = {
 	.ps_hosts = "127.0.0.1:7414",
@@ -73,6 +73,9 @@ static struct poptOption option_table[] = {
 	 "transport spec, \"tcp,streams=8\" (default: $HAUL_TRANSPORT, else auto)", "SPEC"},
 	{"json", 'j', POPT_ARG_STRING, &given.json, 0,
 	 "write the numbers; \"-\" is the standard output (default: none)", "FILE"},
+	{"trace", 0, POPT_ARG_STRING, &given.trace, 0,
+	 "write where the time of each tensor goes, for haul-trace and Perfetto (default: none)",
+	 "FILE"},
 	{"verbose", 'v', POPT_ARG_NONE, &given.verbose, 0,
 	 "the library's messages too (default: warnings only)", NULL},
 	POPT_AUTOHELP POPT_TABLEEND};
@@ -204,15 +207,17 @@ int main(int argc, const char **argv)
 {
 	struct transfer_options options = {0};
 	haul_context *context = NULL;
+	char *spec;
 	int error, status = EXIT_FAILED;
 
 	bench_hold_standard_streams();
 	parse(argc, argv, &options);
 	signal(SIGPIPE, SIG_IGN);
 	haul_log_set(log_message, NULL, options.verbose ? HAUL_LOG_INFO : HAUL_LOG_WARNING);
+	spec = bench_spec_traced(options.transport, given.trace);
 	if (!check_memory(&options))
 		goto out;
-	error = haul_open(options.transport, &context);
+	error = haul_open(spec, &context);
 	if (error)
 		bench_complain("%s%s", options.transport ? "--transport: " : "",
 			       failure_text(error, haul_detail(NULL)));
@@ -220,6 +225,7 @@ int main(int argc, const char **argv)
 		status = (options.server ? transfer_serve : transfer_work)(&options, context);
 	haul_close(context);
 out:
+	free(spec);
 	free(options.servers.text);
 	free(options.workers.text);
 	return bench_output_arrived() ? status : EXIT_FAILED;

@@ -338,6 +338,43 @@ uint64_t haul_clock(void);
  */
 uint64_t haul_now(haul_context *context);
 
+/*
+ * ---- Tracing (the option trace) ----
+ *
+ * A backend says which part of a tensor went where: a chunk over a stream, a write of a queue
+ * pair. It asks once, in open(), whether there is a trace, so that it costs a branch without one:
+ *
+ *     uint64_t begin = context->trace ? haul_clock() : 0;
+ *     ...
+ *     if (context->trace)
+ *             haul_trace_share(endpoint, &share);
+ */
+
+/* Whether the context has a trace; doesn't change. */
+bool haul_is_traced(const haul_context *context);
+
+enum haul_share_way {
+	HAUL_SHARE_OUT, /* of a push */
+	HAUL_SHARE_IN,  /* into a slot of this side; to be told before haul_on_arrived() */
+};
+
+struct haul_share {
+	enum haul_share_way way;
+	unsigned lane;       /* of the stream, queue pair or channel; 0 is what messages take */
+	uint64_t slot;       /* of the push, or as for haul_place() */
+	uint64_t bytes;      /* of the tensor */
+	uint64_t begin, end; /* haul_clock(); the shares of a lane must not overlap */
+	uint64_t kernel;     /* ns of it in system calls; 0 when that is not known */
+	uint64_t copied;     /* ns of it in copies outside of the kernel */
+};
+
+/* From any op or callback, with a trace only. */
+void haul_trace_share(haul_endpoint *endpoint, const struct haul_share *share);
+
+/* A small tensor that goes with the messages was copied from `begin` until now. */
+void haul_trace_copy(haul_endpoint *endpoint, enum haul_share_way way, uint64_t slot,
+		     uint64_t bytes, uint64_t begin);
+
 /* Keep a detail for the context: what failed, with which value, and what to do. Returns `error`. */
 int haul_fail(haul_context *context, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -21,6 +21,7 @@
  *   AGAIN      as PLACED
  *   FAILED     0 type  1 reserved  2 u16 reason  4..7 reserved  8 u64 slot            16 bytes
  *   BYE        0 type  1..7 reserved                                                   8 bytes
+ *   CLOCK      0 type  1 flags  2..7 reserved  8 u64 asked  16 u64 answered           24 bytes
  *
  * A slot is the receiver's: the low 32 bits are its index (below what the sender said in
  * HELLO), the high 32 bits count how often the index was used, so that late bytes
@@ -55,6 +56,7 @@ enum wire_type {
 	WIRE_AGAIN = 10,
 	WIRE_FAILED = 11,
 	WIRE_BYE = 12,
+	WIRE_CLOCK = 13,
 };
 
 /*
@@ -63,6 +65,7 @@ enum wire_type {
  */
 #define WIRE_FEATURE_AUTH (UINT64_C(1) << 0)     /* PROOF follows */
 #define WIRE_FEATURE_CHECKSUM (UINT64_C(1) << 1) /* PUSH carries a CRC32C */
+#define WIRE_FEATURE_CLOCK (UINT64_C(1) << 32)   /* offer: CLOCK is answered */
 /* Bits 48 to 63 are kept for the choice of a transport that both sides share. */
 
 /* Who says HELLO. */
@@ -86,6 +89,8 @@ enum wire_reason {
 #define WIRE_READY_PERSISTENT 2u /* reserved: the slot stays open after a PUSH */
 /* PUSH */
 #define WIRE_PUSH_CHECKSUM 1u /* crc32c is set */
+/* CLOCK */
+#define WIRE_CLOCK_ANSWER 1u /* answered is set */
 
 struct wire_hello {
 	enum wire_role role;
@@ -115,6 +120,13 @@ struct wire_push {
 	struct haul_tensor_info tensor;
 };
 
+/* Times are by the clock of the side that sets them, ns. */
+struct wire_clock {
+	bool answer;
+	uint64_t asked;    /* returned in the answer as it was */
+	uint64_t answered; /* 0 in a question */
+};
+
 /* One decoded message. */
 struct wire_message {
 	enum wire_type type;
@@ -129,6 +141,7 @@ struct wire_message {
 			uint64_t slot;
 			unsigned reason;
 		} failed;
+		struct wire_clock clock;
 	};
 };
 
@@ -153,5 +166,6 @@ size_t wire_encode_push(uint8_t *out, enum wire_type type, const struct wire_pus
 size_t wire_encode_slot(uint8_t *out, enum wire_type type, uint64_t slot);
 size_t wire_encode_failed(uint8_t *out, uint64_t slot, unsigned reason);
 size_t wire_encode_bye(uint8_t *out);
+size_t wire_encode_clock(uint8_t *out, const struct wire_clock *clock);
 
 #endif

@@ -26,6 +26,8 @@ static size_t encode(uint8_t *out, const struct wire_message *message)
 		return wire_encode_failed(out, message->failed.slot, message->failed.reason);
 	case WIRE_BYE:
 		return wire_encode_bye(out);
+	case WIRE_CLOCK:
+		return wire_encode_clock(out, &message->clock);
 	default:
 		return wire_encode_slot(out, message->type, message->slot);
 	}

@@ -36,6 +36,8 @@ static size_t encode(uint8_t *out, const struct wire_message *message)
 		return wire_encode_failed(out, message->failed.slot, message->failed.reason);
 	case WIRE_BYE:
 		return wire_encode_bye(out);
+	case WIRE_CLOCK:
+		return wire_encode_clock(out, &message->clock);
 	}
 	fail_msg("decoded as type %d", (int)message->type);
 	return 0;
@@ -103,7 +105,7 @@ static void assert_valid(const struct wire_message *message)
 		assert_true(message->push.offset <= INT64_MAX - tensor->bytes);
 		break;
 	default:
-		assert_in_range(message->type, WIRE_HELLO, WIRE_BYE);
+		assert_in_range(message->type, WIRE_HELLO, WIRE_CLOCK);
 	}
 }
 
@@ -141,6 +143,7 @@ static size_t make_samples(struct sample *samples)
 		WIRE_PUSH_CHECKSUM, 5, 0, 0x12345678, {{kDLFloat, 32, 1}, 2, {3, 4}, 48}};
 	struct wire_push scalar = {0, 5, 0, 0, {{kDLBfloat, 16, 1}, 0, {0}, 2}};
 	struct wire_push deep = {0, 5, 7, 0, {{kDLInt, 4, 1}, 8, {1, 1, 1, 1, 1, 1, 3, 3}, 5}};
+	struct wire_clock question = {false, 6, 0}, answer = {true, UINT64_MAX, 7};
 	static const uint8_t mac[WIRE_MAC_SIZE] = {1, 2, 3}, filling[255] = {4};
 	size_t count = 0;
 
@@ -169,6 +172,8 @@ static size_t make_samples(struct sample *samples)
 	SAMPLE(wire_encode_slot(out, WIRE_AGAIN, 4));
 	SAMPLE(wire_encode_failed(out, 5, WIRE_REASON_GIVEN_UP));
 	SAMPLE(wire_encode_bye(out));
+	SAMPLE(wire_encode_clock(out, &question));
+	SAMPLE(wire_encode_clock(out, &answer));
 #undef SAMPLE
 	return count;
 }
@@ -260,7 +265,7 @@ static void random_bytes(void **state)
 		for (size_t i = 0; i < length; i++)
 			bytes[i] = (uint8_t)unit_random(&seed);
 		if (length)
-			bytes[0] %= WIRE_BYE + 2;
+			bytes[0] %= WIRE_CLOCK + 2;
 		check_any(bytes, length);
 	}
 }
@@ -271,7 +276,7 @@ static void unknown_types(void **state)
 
 	assert_false(accepted(bytes, 0));
 	for (unsigned type = 0; type <= UINT8_MAX; type++) {
-		if (type >= WIRE_HELLO && type <= WIRE_BYE)
+		if (type >= WIRE_HELLO && type <= WIRE_CLOCK)
 			continue;
 		bytes[0] = (uint8_t)type;
 		for (size_t length = 1; length <= sizeof(bytes); length++)
@@ -292,6 +297,9 @@ static void layout(void **state)
 		0x78, 0x56, 0x34, 0x12, 0,  0, 0, 0, 5,    0, 0, 0, 0, 0, 0, 0,
 	};
 	static const uint8_t failed_bytes[] = {11, 0, 5, 0, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1};
+	static const uint8_t clock_bytes[] = {
+		13, 1, 0, 0, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 0x21, 0, 0, 0, 0, 0, 0, 0,
+	};
 	static const uint8_t hello_head[] = {
 		1, 2, 1, 0, 'H', 'A', 'U', 'L', 2, 0, 0, 0, 0, 0, 0, 0x80, 8,
 		7, 6, 5, 4, 3,   2,   1,   0,   0, 1, 0, 0, 0, 0, 0, 0xaa,
@@ -306,6 +314,7 @@ static void layout(void **state)
 				   (const uint8_t *)"ke",
 				   2};
 	struct wire_push push = {1, slot, 0x21, 0x12345678, {{2, 16, 258}, 1, {5}, 0xa04}};
+	struct wire_clock clock = {true, slot, 0x21};
 	uint8_t out[HAUL_CONTROL_MAX];
 
 	assert_int_equal(wire_encode_hello(out, &hello), WIRE_HELLO_SIZE);
@@ -319,6 +328,9 @@ static void layout(void **state)
 	memset(out, 0xff, sizeof(out));
 	assert_int_equal(wire_encode_failed(out, slot, 5), sizeof(failed_bytes));
 	assert_memory_equal(out, failed_bytes, sizeof(failed_bytes));
+	memset(out, 0xff, sizeof(out));
+	assert_int_equal(wire_encode_clock(out, &clock), sizeof(clock_bytes));
+	assert_memory_equal(out, clock_bytes, sizeof(clock_bytes));
 	assert_int_equal(wire_encode_proof(out, out + 100), 40);
 	assert_int_equal(wire_encode_reject(out, 1), 8);
 	assert_int_equal(wire_encode_bye(out), 8);

@@ -24,14 +24,14 @@ static void watch_forks(void)
 	pthread_atfork(NULL, NULL, count_fork);
 }
 
-static bool forked(const haul_context *context)
+bool context_forked(const haul_context *context)
 {
 	return context->fork_generation != __atomic_load_n(&fork_generation, __ATOMIC_RELAXED);
 }
 
 int context_enter(haul_context *context)
 {
-	if (forked(context))
+	if (context_forked(context))
 		return -ECHILD;
 	pthread_mutex_lock(&context->lock);
 	context->now = 0;
@@ -181,6 +181,16 @@ static int write_spec(haul_context *context)
 	return context->spec ? 0 : -ENOMEM;
 }
 
+static int open_trace(haul_context *context, char *why, size_t room)
+{
+	const struct engine_config *config = &context->config;
+
+	if (!config->trace)
+		return 0;
+	return trace_open(config->trace, config->trace_buffer, context->spec, context->incarnation,
+			  &context->trace, why, room);
+}
+
 static int init_lock(haul_context *context)
 {
 	pthread_condattr_t attributes;
@@ -235,6 +245,7 @@ static void context_free(haul_context *context)
 		TAILQ_REMOVE(&context->spare, operation, queued);
 		free(operation);
 	}
+	trace_close(context->trace);
 	deadlines_free(&context->deadlines);
 	if (context->outside >= 0)
 		close(context->outside);
@@ -289,6 +300,8 @@ int haul_open(const char *text, haul_context **out)
 		error = write_spec(context);
 	if (!error)
 		error = haul_random(&context->incarnation, sizeof(context->incarnation));
+	if (!error)
+		error = open_trace(context, why, sizeof(why));
 	/* A backend may start a thread that drives the context, once it is there. */
 	pthread_mutex_lock(&context->lock);
 	if (!error) {
@@ -320,6 +333,7 @@ static void close_in_child(haul_context *context)
 	 */
 	if (context->backend->context->close_in_child)
 		context->backend->context->close_in_child(context->state);
+	trace_close_in_child(context->trace);
 	if (context->outside >= 0)
 		close(context->outside);
 	if (context->signal >= 0)
@@ -361,7 +375,7 @@ void haul_close(haul_context *context)
 
 	if (!context)
 		return;
-	if (forked(context)) {
+	if (context_forked(context)) {
 		close_in_child(context);
 		return;
 	}

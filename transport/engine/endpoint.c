@@ -271,6 +271,9 @@ static void dispatch(haul_endpoint *endpoint, const struct wire_message *message
 		else
 			recv_given_up(endpoint, message->failed.slot);
 		break;
+	case WIRE_CLOCK:
+		clock_message(endpoint, &message->clock);
+		break;
 	case WIRE_BYE:
 		endpoint_lost(endpoint, 0, "the peer closed it");
 		break;

@@ -15,10 +15,12 @@
 #include "../backend.h"
 #include "../wire.h"
 #include "auth.h"
+#include "clock_offset.h"
 #include "deadlines.h"
 #include "keys.h"
 #include "log.h"
 #include "options.h"
+#include "trace.h"
 
 /* clang-format off */
 #define container_of(pointer, type, member) ((type *)((char *)(pointer) - offsetof(type, member)))
@@ -107,6 +109,14 @@ struct operation {
 	uint64_t digested; /* DIGESTING: bytes done */
 	uint32_t crc;
 	uint8_t header[40 + 8 * HAUL_RANK_MAX]; /* PUSH */
+	/* Only with the option trace, and not cleared without it. */
+	struct operation_trace {
+		uint64_t at[TRACE_POINTS];
+		uint64_t slot, copied, kernel;
+		uint32_t link; /* the endpoint's: it may be gone before the completion */
+		uint64_t link_id;
+		bool connector;
+	} trace;
 };
 
 /* The detail that goes with a failed operation (owned copy); best effort. */
@@ -188,7 +198,7 @@ struct haul_endpoint {
 	struct timer timer;        /* of the handshake */
 	struct operation *connect; /* the haul_connect() that made it, until it completes */
 	uint8_t hello_own[WIRE_HELLO_SIZE], hello_peer[WIRE_HELLO_SIZE];
-	uint64_t peer_incarnation;
+	uint64_t peer_incarnation, peer_features;
 
 	struct operation_queue operations; /* all that are not done */
 	struct operation_queue unposted;
@@ -203,6 +213,10 @@ struct haul_endpoint {
 	uint32_t remote_count;
 
 	struct haul_statistics counters;
+
+	uint32_t trace_link; /* its number in the context's trace */
+	uint64_t trace_link_id;
+	struct clock_offset clock;
 };
 
 struct haul_listener {
@@ -260,6 +274,9 @@ struct haul_context {
 	struct deadlines deadlines;
 	struct haul_statistics past; /* of released endpoints */
 
+	struct haul_trace *trace; /* NULL without the option; set before the backend is opened */
+	uint32_t trace_links;     /* that have a number in it */
+
 	uint64_t now;   /* of haul_now(); 0: nobody has asked since the call began */
 	uint64_t round; /* counts polls: the first send of an endpoint in each leaves at once */
 	bool driving;   /* a thread is in progress or in wait */
@@ -280,6 +297,7 @@ struct haul_context {
 /* context.c */
 int context_enter(haul_context *context);  /* lock; -ECHILD in a forked child */
 void context_leave(haul_context *context); /* flush or wake what has to, and unlock */
+bool context_forked(const haul_context *context);
 int context_fail(haul_context *context, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -351,6 +369,27 @@ void recv_given_up(haul_endpoint *endpoint, uint64_t slot);
 void recv_digested(struct operation *operation);
 void recv_cancel(struct operation *operation, int result);
 void recv_forget(haul_endpoint *endpoint);
+
+struct operation *send_of(haul_endpoint *endpoint, uint64_t slot); /* NULL: none is there */
+struct operation *recv_of(haul_endpoint *endpoint, uint64_t slot);
+
+/* clock_exchange.c */
+void clock_open(haul_endpoint *endpoint, uint64_t features); /* the peer's */
+void clock_message(haul_endpoint *endpoint, const struct wire_clock *clock);
+void clock_refresh(haul_endpoint *endpoint); /* now and then: clocks drift */
+
+/* trace_points.c: what goes into the trace. Without one they cost a branch. */
+static inline void trace_point(struct operation *operation, enum trace_point point)
+{
+	if (operation->context->trace)
+		operation->trace.at[point] = haul_clock();
+}
+
+void trace_called(struct operation *operation); /* begins */
+void trace_done(struct operation *operation);
+void trace_handed(struct operation *operation); /* ends, is written */
+void trace_endpoint(haul_endpoint *endpoint);   /* is open */
+void trace_offset(haul_endpoint *endpoint, const struct clock_estimate *estimate);
 
 /* region.c */
 int region_check(haul_context *context, haul_region *region, const uint8_t *data, uint64_t bytes,

@@ -14,7 +14,7 @@
 
 static uint64_t own_features(const haul_context *context)
 {
-	uint64_t features = 0;
+	uint64_t features = WIRE_FEATURE_CLOCK;
 
 	if (context->key)
 		features |= WIRE_FEATURE_AUTH;
@@ -85,6 +85,8 @@ static void open_endpoint(haul_endpoint *endpoint)
 		context->handshakes--;
 		endpoint_event(endpoint, HAUL_ACCEPTED, 0, NULL);
 	}
+	trace_endpoint(endpoint);
+	clock_open(endpoint, endpoint->peer_features);
 }
 
 static void send_proof(haul_endpoint *endpoint)
@@ -160,6 +162,7 @@ static void check_hello(haul_endpoint *endpoint, const struct wire_hello *hello,
 		return;
 	memcpy(endpoint->hello_peer, bytes, WIRE_HELLO_SIZE);
 	endpoint->peer_incarnation = hello->incarnation;
+	endpoint->peer_features = hello->features;
 	endpoint->slots_max = hello->slots;
 	if (endpoint->context->key)
 		send_proof(endpoint);

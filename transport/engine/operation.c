@@ -48,6 +48,9 @@ void operation_free(struct operation *operation)
 {
 	haul_context *context = operation->context;
 
+	/* Handed out, or the context is closed; otherwise it never began. */
+	if (operation->state == STATE_DONE)
+		trace_handed(operation);
 	if (operation->region)
 		operation->region->uses--;
 	else if (operation->temporary)
@@ -159,6 +162,7 @@ void operation_complete(struct operation *operation, int result)
 	}
 	operation->state = STATE_DONE;
 	operation->result = result;
+	trace_done(operation);
 	if (operation->blocking) {
 		if (context->waiters)
 			pthread_cond_broadcast(&context->changed);

@@ -30,6 +30,12 @@ const struct haul_option engine_options[] = {
 	 HAUL_OPTION_NUMBER, offsetof(struct engine_config, linger_ms), .high = 3600000},
 	{{"spin_us", "0", "0..1000000", "poll this long before sleeping: saves latency, costs CPU"},
 	 HAUL_OPTION_NUMBER, offsetof(struct engine_config, spin_us), .high = 1000000},
+	{{"trace", "", "FILE", "write where each tensor's time goes, as a Chrome trace"},
+	 HAUL_OPTION_TEXT, offsetof(struct engine_config, trace)},
+	{{"trace_buffer", "16MiB", "64KiB..4GiB",
+	  "room for events of the trace that are not written yet; more are counted and dropped"},
+	 HAUL_OPTION_BYTES, offsetof(struct engine_config, trace_buffer), .low = 64 * 1024,
+	 .high = UINT64_C(4) << 30},
 	{{NULL}},
 };
 /* clang-format on */

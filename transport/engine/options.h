@@ -15,6 +15,8 @@ struct engine_config {
 	uint64_t slots;
 	uint64_t connect_ms, handshake_ms, peer_ms, linger_ms;
 	uint64_t spin_us;
+	char *trace; /* a file, or NULL */
+	uint64_t trace_buffer;
 };
 
 extern const struct haul_option engine_options[];

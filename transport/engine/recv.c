@@ -29,6 +29,13 @@ static struct local_slot *slot_find(haul_endpoint *endpoint, uint64_t name)
 	return slot->state != SLOT_FREE && slot->generation == (uint32_t)(name >> 32) ? slot : NULL;
 }
 
+struct operation *recv_of(haul_endpoint *endpoint, uint64_t name)
+{
+	struct local_slot *slot = slot_find(endpoint, name);
+
+	return slot && slot->state == SLOT_OPEN ? slot->operation : NULL;
+}
+
 static bool slot_was_used(const haul_endpoint *endpoint, uint64_t name)
 {
 	uint32_t index = (uint32_t)name;
@@ -138,6 +145,8 @@ static int post(struct operation *operation)
 	endpoint->slots[index].operation = operation;
 	operation->slot = index;
 	operation->state = STATE_POSTED;
+	operation->trace.slot = ready.slot;
+	trace_point(operation, TRACE_POSTED);
 	endpoint_control(endpoint, message, wire_encode_ready(message, &ready));
 	return 0;
 }
@@ -229,6 +238,7 @@ static void check_complete(haul_endpoint *endpoint, struct local_slot *slot)
 	if (operation->state == STATE_DIGESTING)
 		return;
 	operation->state = STATE_DIGESTING;
+	trace_point(operation, TRACE_ARRIVED);
 	operation->digested = 0;
 	operation->crc = 0;
 	TAILQ_INSERT_TAIL(&endpoint->context->digests, operation, queued);
@@ -253,12 +263,15 @@ void haul_on_arrived(haul_endpoint *endpoint, uint64_t name, uint64_t length)
 bool haul_put(haul_endpoint *endpoint, uint64_t name, uint64_t offset, const void *bytes,
 	      uint64_t length)
 {
+	uint64_t begin = endpoint->context->trace ? haul_clock() : 0;
 	uint8_t *address = NULL;
 
 	switch (haul_place(endpoint, name, offset, length, &address)) {
 	case HAUL_PLACE_HERE:
 		if (length)
 			memcpy(address, bytes, length);
+		if (endpoint->context->trace)
+			haul_trace_copy(endpoint, HAUL_SHARE_IN, name, length, begin);
 		haul_on_arrived(endpoint, name, length);
 		return true;
 	case HAUL_PLACE_DISCARD:
@@ -318,6 +331,8 @@ void recv_push(haul_endpoint *endpoint, const struct wire_push *push)
 		return;
 	}
 	operation->tensor = push->tensor;
+	if (!operation->trace.at[TRACE_MET])
+		trace_point(operation, TRACE_MET);
 	slot->announced = true;
 	slot->expected = push->tensor.bytes;
 	slot->checked = push->flags & WIRE_PUSH_CHECKSUM;
@@ -464,6 +479,7 @@ int recv_start(haul_endpoint *endpoint, enum operation_kind kind, struct haul_ke
 		goto failed;
 	if (blocking)
 		operation->blocking = true;
+	trace_called(operation);
 	TAILQ_INSERT_TAIL(&endpoint->operations, operation, all);
 	operation->state = STATE_UNPOSTED;
 	TAILQ_INSERT_TAIL(&endpoint->unposted, operation, queued);

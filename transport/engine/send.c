@@ -22,6 +22,13 @@ static struct remote_slot *remote_find(haul_endpoint *endpoint, uint64_t name)
 	return slot && slot->name == name ? slot : NULL;
 }
 
+struct operation *send_of(haul_endpoint *endpoint, uint64_t name)
+{
+	struct remote_slot *slot = remote_find(endpoint, name);
+
+	return slot ? slot->operation : NULL;
+}
+
 static void remote_drop(haul_endpoint *endpoint, struct remote_slot *slot)
 {
 	endpoint->remotes[index_of(slot->name)] = NULL;
@@ -112,6 +119,7 @@ static void start(struct operation *operation)
 
 void send_digested(struct operation *operation)
 {
+	trace_point(operation, TRACE_MOVING);
 	push_start(operation);
 }
 
@@ -142,6 +150,8 @@ static void meet(haul_endpoint *endpoint, struct key_entry *entry, uint64_t now)
 		operation->remote = slot;
 		slot->operation = operation;
 		operation->met_at = now ? now : haul_now(endpoint->context);
+		operation->trace.slot = slot->name;
+		trace_point(operation, TRACE_MET);
 		endpoint->counters.wait_ns += operation->met_at - operation->posted_at;
 		start(operation);
 	}
@@ -160,6 +170,7 @@ static void requeue(struct operation *operation)
 	struct key_entry *entry = entry_of(operation);
 
 	operation->posted_at = haul_now(operation->context);
+	operation->trace.at[TRACE_MOVING] = 0;
 	operation->tries = 0;
 	if (!entry) {
 		operation_explain(operation, "no memory for a key");
@@ -467,6 +478,7 @@ int send_start(haul_endpoint *endpoint, struct haul_key key, const DLTensor *ten
 	}
 	operation->posted_at = haul_now(context);
 	operation->state = STATE_WAITING;
+	trace_called(operation);
 	TAILQ_INSERT_TAIL(&endpoint->operations, operation, all);
 	TAILQ_INSERT_TAIL(&operation->entry->sends, operation, queued);
 	meet(endpoint, operation->entry, operation->posted_at);

@@ -9,6 +9,7 @@
 #define PROOF_SIZE (8 + WIRE_MAC_SIZE)
 #define SHORT_SIZE 8 /* REJECT, BYE */
 #define SLOT_SIZE 16 /* PLACED, CANCEL, CANCELLED, AGAIN, FAILED */
+#define CLOCK_SIZE 24
 #define READY_HEAD 24
 #define PUSH_HEAD 40
 
@@ -174,6 +175,20 @@ static const char *decode_bye(const uint8_t *bytes, size_t length, struct wire_m
 	return length == SHORT_SIZE ? NULL : "BYE has a wrong length";
 }
 
+static const char *decode_clock(const uint8_t *bytes, size_t length, struct wire_message *message)
+{
+	struct wire_clock *clock = &message->clock;
+
+	if (length != CLOCK_SIZE)
+		return "CLOCK has a wrong length";
+	if (bytes[1] & ~WIRE_CLOCK_ANSWER)
+		return "CLOCK has unknown flags";
+	clock->answer = bytes[1] & WIRE_CLOCK_ANSWER;
+	clock->asked = get64(bytes + 8);
+	clock->answered = get64(bytes + 16);
+	return NULL;
+}
+
 typedef const char *decode_function(const uint8_t *bytes, size_t length,
 				    struct wire_message *message);
 
@@ -182,6 +197,7 @@ static decode_function *const decoders[] = {
 	[WIRE_READY] = decode_ready, [WIRE_PUSH] = decode_push,     [WIRE_REFUSED] = decode_push,
 	[WIRE_PLACED] = decode_slot, [WIRE_CANCEL] = decode_slot,   [WIRE_CANCELLED] = decode_slot,
 	[WIRE_AGAIN] = decode_slot,  [WIRE_FAILED] = decode_failed, [WIRE_BYE] = decode_bye,
+	[WIRE_CLOCK] = decode_clock,
 };
 
 int wire_decode(const uint8_t *bytes, size_t length, struct wire_message *message, const char **why)
@@ -293,4 +309,13 @@ size_t wire_encode_bye(uint8_t *out)
 {
 	start(out, WIRE_BYE, SHORT_SIZE);
 	return SHORT_SIZE;
+}
+
+size_t wire_encode_clock(uint8_t *out, const struct wire_clock *clock)
+{
+	start(out, WIRE_CLOCK, CLOCK_SIZE);
+	out[1] = clock->answer ? WIRE_CLOCK_ANSWER : 0;
+	put64(out + 8, clock->asked);
+	put64(out + 16, clock->answered);
+	return CLOCK_SIZE;
 }

@@ -83,6 +83,7 @@ static int tcp_open(haul_context *engine, const void *config, struct backend_con
 		return -ENOMEM;
 	context->engine = engine;
 	context->config = config;
+	context->traced = haul_is_traced(engine);
 	context->next_timer = UINT64_MAX;
 	TAILQ_INIT(&context->links);
 	TAILQ_INIT(&context->gone);

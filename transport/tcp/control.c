@@ -90,6 +90,7 @@ int tcp_control(struct backend_link *link, const uint8_t *message, size_t length
 
 int control_small(struct backend_link *link, const struct haul_push *push)
 {
+	uint64_t begin = link->context->traced ? haul_clock() : 0;
 	uint8_t *out = record(link, RECORD_SMALL, push->header_length,
 			      SMALL_SIZE + push->header_length + push->length);
 
@@ -100,6 +101,8 @@ int control_small(struct backend_link *link, const struct haul_push *push)
 	memcpy(out + SMALL_SIZE, push->header, push->header_length);
 	if (push->length)
 		memcpy(out + SMALL_SIZE + push->header_length, push->data, push->length);
+	if (link->context->traced)
+		haul_trace_copy(link->endpoint, HAUL_SHARE_OUT, push->slot, push->length, begin);
 	return 0;
 }
 
@@ -240,6 +243,7 @@ static int on_session_record(struct backend_link *link, enum record_type type, c
 static void begin_long_small(struct backend_link *link, size_t header, size_t length)
 {
 	const uint8_t *body = link->inbox + link->inbox_start + RECORD_SIZE;
+	uint64_t begin = link->context->traced ? haul_clock() : 0;
 	size_t here = link->inbox_end - link->inbox_start - RECORD_SIZE - SMALL_SIZE - header;
 	uint8_t *address;
 
@@ -251,6 +255,9 @@ static void begin_long_small(struct backend_link *link, size_t header, size_t le
 			   &address)) {
 	case HAUL_PLACE_HERE:
 		memcpy(address, body + SMALL_SIZE + header, here);
+		if (link->context->traced)
+			haul_trace_copy(link->endpoint, HAUL_SHARE_IN, link->small_slot, here,
+					begin);
 		break;
 	case HAUL_PLACE_DISCARD:
 		break;

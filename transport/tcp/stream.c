@@ -221,6 +221,54 @@ int stream_gone_at_peer(struct backend_link *link, uint32_t name)
 	return 0;
 }
 
+/* ---- The trace --------------------------------------------------------- */
+
+/* Lane 0 is the control stream. */
+static unsigned lane_of(const struct stream *stream)
+{
+	return stream->name + 1;
+}
+
+/* 0 without a trace, and then nobody uses it. */
+static uint64_t trace_clock(const struct stream *stream)
+{
+	return stream->link->context->traced ? haul_clock() : 0;
+}
+
+/* A chunk was written, unless its push has ended meanwhile. */
+static void trace_out(const struct stream *stream, const struct chunk *chunk)
+{
+	const struct haul_push *push = chunk->transfer->push;
+	struct haul_share share = {
+		.way = HAUL_SHARE_OUT,
+		.lane = lane_of(stream),
+		.bytes = chunk->length,
+		.begin = stream->begun_out,
+		.end = haul_clock(),
+		.kernel = stream->kernel_out,
+	};
+
+	if (!push)
+		return;
+	share.slot = push->slot;
+	haul_trace_share(stream->link->endpoint, &share);
+}
+
+static void trace_in(const struct stream *stream)
+{
+	struct haul_share share = {
+		.way = HAUL_SHARE_IN,
+		.lane = lane_of(stream),
+		.slot = stream->slot,
+		.bytes = stream->length,
+		.begin = stream->begun_in,
+		.end = haul_clock(),
+		.kernel = stream->kernel_in,
+	};
+
+	haul_trace_share(stream->link->endpoint, &share);
+}
+
 /* ---- Out --------------------------------------------------------------- */
 
 /* Begin the next chunk; false when there is none, or when the peer is too far behind. */
@@ -239,6 +287,8 @@ static bool begin_chunk(struct stream *stream)
 	stream->written = 0;
 	stream->link->counters.chunks_sent++;
 	stream->link->moved_at = haul_clock();
+	stream->begun_out = stream->link->moved_at;
+	stream->kernel_out = 0;
 	return true;
 }
 
@@ -306,6 +356,7 @@ static bool write_once(struct stream *stream, size_t *moved)
 	struct iovec pieces[2];
 	struct msghdr message = {.msg_iov = pieces};
 	size_t asked = gather(stream, pieces, &message.msg_iovlen);
+	uint64_t begin = trace_clock(stream);
 	ssize_t sent = sendmsg(socket->fd, &message, MSG_NOSIGNAL | how_to_send(stream, asked));
 
 	/* ENOBUFS: too many notifications of MSG_ZEROCOPY wait. Then it is copied. */
@@ -320,11 +371,14 @@ static bool write_once(struct stream *stream, size_t *moved)
 			link_socket_broken(socket, -errno);
 		return false;
 	}
+	stream->kernel_out += trace_clock(stream) - begin;
 	stream->written += (uint64_t)sent;
 	*moved += (size_t)sent;
 	if (stream->written == CHUNK_SIZE + (uint64_t)chunk->length) {
 		stream->writing = false;
 		stream->log_next++;
+		if (stream->link->context->traced)
+			trace_out(stream, chunk);
 	}
 	if ((size_t)sent < asked) {
 		socket->writable = false;
@@ -365,6 +419,8 @@ static bool begin_reading(struct stream *stream)
 	stream->slot = get64(stream->header_in);
 	stream->offset = get64(stream->header_in + 8);
 	stream->length = stream->left = get32(stream->header_in + 16);
+	stream->begun_in = trace_clock(stream);
+	stream->kernel_in = 0;
 	if (get32(stream->header_in + 20) != CHUNK_MAGIC || stream->length == 0 ||
 	    haul_place(link->endpoint, stream->slot, stream->offset, stream->length, &address) ==
 		    HAUL_PLACE_FORGED) {
@@ -387,6 +443,8 @@ static void end_reading(struct stream *stream)
 	crowd = stream_crowd(link->context, now);
 	/* A crowd that has come, grown or gone is worth a message of its own. */
 	tell_now = crowd >= 2 * link->crowd_told || 2 * crowd <= link->crowd_told;
+	if (link->context->traced)
+		trace_in(stream);
 	haul_on_arrived(link->endpoint, stream->slot, stream->length);
 	if ((tell_now || stream->taken - stream->taken_told >= STREAM_TAKEN_EVERY) &&
 	    link->endpoint && !link->error) {
@@ -459,6 +517,7 @@ void stream_read(struct stream *stream)
 
 	while (socket->readable && moved < TURN && !link->error) {
 		size_t asked;
+		uint64_t begin = trace_clock(stream);
 		ssize_t got = read_once(stream, &asked);
 
 		if (got < 0 && errno == EINTR)
@@ -474,6 +533,7 @@ void stream_read(struct stream *stream)
 		if ((size_t)got < asked)
 			socket_short_read(socket);
 		moved += (size_t)got;
+		stream->kernel_in += trace_clock(stream) - begin;
 		if (!take(stream, (size_t)got))
 			return;
 	}

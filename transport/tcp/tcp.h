@@ -125,14 +125,16 @@ struct stream {
 	bool writing;     /* the chunk log_next - 1 is being written */
 	uint64_t written; /* of it, the header included */
 	uint8_t header_out[CHUNK_SIZE];
+	uint64_t begun_out, kernel_out; /* for the trace: of the chunk that is being written */
 
 	/* in */
 	uint64_t taken; /* chunks read whole */
 	uint64_t taken_told;
 	uint8_t header_in[CHUNK_SIZE];
 	size_t header_done;
-	uint64_t slot, offset; /* of the chunk being read: where its next byte goes */
-	uint32_t length, left; /* of the chunk; bytes of it still to come */
+	uint64_t slot, offset;        /* of the chunk being read: where its next byte goes */
+	uint32_t length, left;        /* of the chunk; bytes of it still to come */
+	uint64_t begun_in, kernel_in; /* for the trace: of the chunk that is being read */
 
 	/* gone: both must be settled before it is forgotten */
 	bool asked;    /* STREAM_GONE was sent, the final STREAM_TAKEN is awaited */
@@ -253,6 +255,7 @@ struct backend_listener {
 struct backend_context {
 	haul_context *engine;
 	const struct tcp_config *config;
+	bool traced;
 	int epoll;
 	int wake;        /* eventfd */
 	void *events;    /* struct epoll_event[EVENTS_MAX], filled by wait */

@@ -386,6 +386,26 @@ int haul_endpoint_statistics(haul_endpoint *endpoint, struct haul_statistics *st
 /* The sum over the context's endpoints, released ones included. */
 int haul_context_statistics(haul_context *context, struct haul_statistics *statistics);
 
+/* ---- Traces ------------------------------------------------------------ */
+
+/*
+ * A context with the option trace=FILE writes where the time of each tensor goes. A program adds
+ * its own steps to that, as spans of the calling thread:
+ *
+ *     uint64_t begin = haul_trace_clock(context);
+ *     assign(variable, tensor);
+ *     haul_trace_span(context, "assign", begin, tensor_bytes);
+ */
+
+/* The time for the beginning of a span, in ns of CLOCK_MONOTONIC; 0 without a trace. */
+uint64_t haul_trace_clock(const haul_context *context);
+
+/*
+ * A span from `begin` until now, of `bytes` bytes (0: it has none). Does nothing when `begin` is 0.
+ * The name is copied, up to 63 bytes of it. Never waits: what finds no room is counted and dropped.
+ */
+void haul_trace_span(haul_context *context, const char *name, uint64_t begin, uint64_t bytes);
+
 /* ---- What this build and this host can do ------------------------------ */
 
 /* One option of a transport spec, as haul-info prints it. */
