@@ -53,6 +53,22 @@ static void failed(struct backend_link *link, const struct ibv_wc *wc)
 
 /* ---- What was posted --------------------------------------------------- */
 
+/* A queue pair writes one after the other: this one began when the one before it had ended. */
+static void trace_written(struct channel *channel, const struct posted *posted)
+{
+	struct haul_share share = {
+		.way = HAUL_SHARE_OUT,
+		.lane = channel->number + 1,
+		.slot = posted->push->push->slot,
+		.bytes = posted->bytes,
+		.begin = posted->at > channel->written_at ? posted->at : channel->written_at,
+		.end = haul_clock(),
+	};
+
+	channel->written_at = share.end;
+	haul_trace_share(channel->link->endpoint, &share);
+}
+
 static void pop(struct channel *channel)
 {
 	struct posted *posted = &channel->posted[channel->posted_first];
@@ -68,6 +84,8 @@ static void pop(struct channel *channel)
 		break;
 	case POSTED_WRITE:
 		channel->writing -= posted->bytes;
+		if (link->context->traced && link->endpoint)
+			trace_written(channel, posted);
 		push_written(link, posted->push);
 		break;
 	case POSTED_READ:

@@ -214,6 +214,7 @@ static int verbs_open(haul_context *engine, const void *config, struct backend_c
 		return -ENOMEM;
 	context->engine = engine;
 	context->config = config;
+	context->traced = haul_is_traced(engine);
 	context->next_timer = UINT64_MAX;
 	context->epoll = context->wake = -1;
 	TAILQ_INIT(&context->devices);

@@ -101,9 +101,13 @@ int control_small(struct backend_link *link, const struct haul_push *push)
 	uint8_t head[VERBS_SMALL];
 	size_t length = verbs_encode_small(head, push->header_length, (uint32_t)push->length,
 					   push->slot, push->offset);
+	uint64_t begin = link->context->traced ? haul_clock() : 0;
+	int error = append(link, head, length, push->header, push->header_length, push->data,
+			   push->length);
 
-	return append(link, head, length, push->header, push->header_length, push->data,
-		      push->length);
+	if (link->context->traced && !error)
+		haul_trace_copy(link->endpoint, HAUL_SHARE_OUT, push->slot, push->length, begin);
+	return error;
 }
 
 /* How many bytes of whole records may leave, and fit into one packet. */

@@ -165,8 +165,11 @@ static int write_piece(struct channel *channel, struct outgoing *outgoing, struc
 		.wr.rdma = {.remote_addr = piece->to, .rkey = piece->key},
 	};
 	uint8_t bytes[VERBS_WORD];
-	int error = channel_post(channel, &work, &what, true);
+	int error;
 
+	if (link->context->traced)
+		what.at = haul_clock();
+	error = channel_post(channel, &work, &what, true);
 	if (error)
 		return error;
 	channel->writing += piece->length;

@@ -156,6 +156,7 @@ struct posted {
 	uint32_t bytes;
 	unsigned buffer; /* POSTED_PACKET: its number, or NO_BUFFER */
 	struct outgoing *push;
+	uint64_t at; /* POSTED_WRITE, for the trace */
 	struct window *window;
 };
 
@@ -189,6 +190,7 @@ struct channel {
 	uint64_t posted_before; /* work requests that have left the queue: numbers them */
 	uint64_t posted_seen;   /* that number when it was last looked at */
 	uint64_t writing;       /* bytes of writes in the queue */
+	uint64_t written_at;    /* for the trace: when the last one ended */
 
 	/* Credits. */
 	uint32_t sent, taken_by_peer; /* packets with records, or words of writes */
@@ -319,6 +321,7 @@ struct backend_listener {
 struct backend_context {
 	haul_context *engine;
 	const struct verbs_config *config;
+	bool traced;
 	struct rdma_event_channel *events;
 	int epoll, wake;
 	int event_count; /* of `found`: what wait() has seen already */
