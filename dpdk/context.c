@@ -81,6 +81,7 @@ static int dpdk_open(haul_context *engine, const void *config, struct backend_co
 		return -ENOMEM;
 	context->engine = engine;
 	context->config = config;
+	context->traced = haul_is_traced(engine);
 	context->keeper_fd = context->wake_fd = -1;
 	context->neighbour_at = UINT64_MAX;
 	context->now = context->input_at = context->looked_at = haul_clock();

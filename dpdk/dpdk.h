@@ -216,7 +216,8 @@ struct backend_link {
 	uint64_t data_at;         /* bytes of tensors came, for sharing the window */
 	bool marked;              /* the packet at hand met congestion (ECN) */
 	bool active;              /* counted in context->active */
-	uint64_t arrived_slot, arrived_bytes; /* in place, and not yet told to the engine */
+	uint64_t arrived_slot, arrived_bytes;  /* in place, and not yet told to the engine */
+	struct haul_share share_out, share_in; /* for the trace: not yet told */
 
 	/* Time. */
 	uint64_t timer_at; /* within the heap; UINT64_MAX: not there */
@@ -258,6 +259,7 @@ struct timers {
 struct backend_context {
 	haul_context *engine;
 	const struct dpdk_config *config;
+	bool traced;
 	const struct congestion_ops *congestion;
 	struct port *port;
 	bool sums; /* UDP checksums are sent */
@@ -420,6 +422,14 @@ void receive_packet(struct backend_link *link, const struct frame *frame,
 		    const struct packet_head *head);
 /* Tell the engine what has arrived since the last time. */
 void receive_tell(struct backend_link *link);
+
+/* share.c: with a trace. A piece of a slot was sent or placed from `begin` until now. */
+void share_sent(struct backend_link *link, uint64_t slot, uint64_t begin, uint32_t bytes,
+		bool copied);
+void share_received(struct backend_link *link, uint64_t slot, uint64_t begin, uint32_t bytes);
+/* The push ends, or what arrived is told. */
+void share_tell_sent(struct backend_link *link, uint64_t slot);
+void share_tell_received(struct backend_link *link);
 /* A packet was kept for the owner. */
 void receive_later(struct backend_link *link);
 /* How many packets may be under way to this link. */

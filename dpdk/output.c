@@ -373,7 +373,7 @@ static bool send_data(struct backend_link *link, uint64_t room)
 	struct packet_data data;
 	struct rte_mbuf *packet;
 	struct piece piece;
-	uint64_t sum = 0;
+	uint64_t sum = 0, begin;
 	uint8_t *payload;
 
 	packet = packet_new(context, &link->template, &payload);
@@ -392,14 +392,19 @@ static bool send_data(struct backend_link *link, uint64_t room)
 	data.offset = push->offset + piece.offset;
 	data.back = (uint32_t)(head.number - sent.first);
 	packet_write_data(payload, &head, &data);
+	begin = context->traced ? haul_clock() : 0;
 	if (piece.transfer->external &&
 	    port_attach(context->port, packet, push->data + piece.offset, piece.length,
 			&piece.transfer->holder)) {
 		if (context->sums && !context->port->sums_udp)
 			sum = frame_sum(push->data + piece.offset, piece.length, 0);
+		if (context->traced)
+			share_sent(link, data.slot, begin, piece.length, false);
 		send_numbered(link, packet, &sent, PACKET_DATA, piece.length, sum);
 	} else {
 		memcpy(payload + PACKET_DATA, push->data + piece.offset, piece.length);
+		if (context->traced)
+			share_sent(link, data.slot, begin, piece.length, true);
 		send_numbered(link, packet, &sent, PACKET_DATA + piece.length, 0, 0);
 	}
 	return true;

@@ -121,6 +121,7 @@ void receive_tell(struct backend_link *link)
 	if (!bytes)
 		return;
 	link->arrived_bytes = 0;
+	share_tell_received(link);
 	if (link->endpoint && !link->error)
 		haul_on_arrived(link->endpoint, link->arrived_slot, bytes);
 }
@@ -150,6 +151,7 @@ static void take_data(struct backend_link *link, const struct frame *frame,
 	uint32_t length = (uint32_t)frame->length - PACKET_DATA;
 	struct packet_data data;
 	uint8_t *address = NULL;
+	uint64_t begin;
 
 	if (!packet_read_data(frame->payload, frame->length, &data) || data.back >= head->number) {
 		link_fail(link, -EPROTO, "the peer sent a piece of a tensor that is none");
@@ -163,7 +165,10 @@ static void take_data(struct backend_link *link, const struct frame *frame,
 	note_data(link);
 	switch (haul_place(link->endpoint, data.slot, data.offset, length, &address)) {
 	case HAUL_PLACE_HERE:
+		begin = link->context->traced ? haul_clock() : 0;
 		memcpy(address, frame->payload + PACKET_DATA, length);
+		if (link->context->traced)
+			share_received(link, data.slot, begin, length);
 		break;
 	case HAUL_PLACE_DISCARD:
 		break;

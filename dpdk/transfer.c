@@ -116,8 +116,13 @@ static int push_small(struct backend_link *link, struct haul_push *push)
 		.offset = push->offset,
 	};
 
+	uint64_t begin = link->context->traced ? haul_clock() : 0;
+	int error = stream_append(&link->stream, &record);
+
 	push->backend = NULL;
-	return stream_append(&link->stream, &record);
+	if (link->context->traced && !error)
+		haul_trace_copy(link->endpoint, HAUL_SHARE_OUT, push->slot, push->length, begin);
+	return error;
 }
 
 static bool is_external(const struct backend_link *link, const struct haul_push *push)
@@ -164,6 +169,7 @@ int transfer_push_end(struct backend_link *link, struct haul_push *push, enum ha
 
 	if (!transfer)
 		return 1;
+	share_tell_sent(link, push->slot);
 	unqueue(link, transfer);
 	if (transfer->holder.count)
 		port_reclaim(link->context->port, false);
