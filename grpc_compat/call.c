@@ -33,6 +33,7 @@ static struct rpc_call *call_new(struct backend_context *context)
 	grpc_metadata_array_init(&call->first);
 	grpc_metadata_array_init(&call->last);
 	call->why = grpc_empty_slice();
+	grpc_slice_buffer_init(&call->after);
 	return call;
 }
 
@@ -43,6 +44,7 @@ static void call_free(struct rpc_call *call)
 	grpc_metadata_array_destroy(&call->first);
 	grpc_metadata_array_destroy(&call->last);
 	grpc_slice_unref(call->why);
+	grpc_slice_buffer_destroy(&call->after);
 	free(call);
 }
 
@@ -237,18 +239,52 @@ bool call_reap(struct rpc_call *call)
 
 /* ---- Messages ----------------------------------------------------------- */
 
-int call_send(struct rpc_call *call, grpc_slice *slices, size_t count)
+static bool send_message(struct rpc_call *call, grpc_slice *slices, size_t count)
 {
 	grpc_op send = {.op = GRPC_OP_SEND_MESSAGE};
 	/* One for each call: the batch moves the slices out of it. */
 	grpc_byte_buffer *message = grpc_raw_byte_buffer_create(slices, count);
+	bool started;
 
+	send.data.send_message.send_message = message;
+	started = start(call, &send, 1, &call->sent);
+	grpc_byte_buffer_destroy(message);
+	return started;
+}
+
+int call_send(struct rpc_call *call, grpc_slice *slices, size_t count)
+{
+	call->send_pending = send_message(call, slices, count);
 	while (count)
 		grpc_slice_unref(slices[--count]);
-	send.data.send_message.send_message = message;
-	call->send_pending = start(call, &send, 1, &call->sent);
-	grpc_byte_buffer_destroy(message);
 	return call->send_pending ? 0 : -EPIPE;
+}
+
+bool call_follow(struct rpc_call *call, grpc_slice slice)
+{
+	struct mailbox *mail = &call->context->mail;
+	bool taken;
+
+	pthread_mutex_lock(&mail->lock);
+	taken = !call->sent.queued &&
+		call->after.length + GRPC_SLICE_LENGTH(slice) <= CONTROL_MESSAGE_MAX;
+	if (taken)
+		grpc_slice_buffer_add(&call->after, slice);
+	pthread_mutex_unlock(&mail->lock);
+	return taken;
+}
+
+bool call_sent(struct rpc_call *call, grpc_slice_buffer *after)
+{
+	if (call->dropped || !call->after.count)
+		return false;
+	grpc_slice_buffer_swap(&call->after, after);
+	return true;
+}
+
+bool call_send_after(struct rpc_call *call, grpc_slice_buffer *after)
+{
+	return send_message(call, after->slices, after->count);
 }
 
 /* In any thread, by whoever has set `reading`. */

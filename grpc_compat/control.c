@@ -122,15 +122,36 @@ static size_t cut_message(const struct outbox *box)
 	return length;
 }
 
+/* A message is under way. What follows is left to the backend's threads, as far as they take it. */
+static void leave_behind(struct backend_link *link)
+{
+	struct outbox *box = &link->outbox;
+	size_t length;
+
+	while ((length = cut_message(box))) {
+		grpc_slice slice = grpc_slice_from_copied_buffer(
+			(const char *)box->bytes + box->start, length);
+
+		if (!call_follow(link->control, slice)) {
+			grpc_slice_unref(slice);
+			return;
+		}
+		box->start += length;
+	}
+}
+
 void control_write(struct backend_link *link)
 {
 	struct outbox *box = &link->outbox;
 	grpc_slice slice;
 	size_t length;
 
-	if (!link->control || link->control->send_pending || link->closed ||
-	    link->state == LINK_CONNECTING)
+	if (!link->control || link->closed || link->state == LINK_CONNECTING)
 		return;
+	if (link->control->send_pending) {
+		leave_behind(link);
+		return;
+	}
 	length = cut_message(box);
 	if (length) {
 		slice = grpc_slice_from_copied_buffer((const char *)box->bytes + box->start,

@@ -317,6 +317,9 @@ void rpc_flush(struct backend_link *link)
 	/* Room that nobody was woken for. */
 	mailbox_look_for_room(link->context);
 	control_write(link);
+	/* Or that came since: the owner may be away for long now. */
+	if (control_waits(link))
+		mailbox_look_for_room(link->context);
 	for (stream = TAILQ_FIRST(&link->streams); stream && !link->error && push_pending(link);
 	     stream = next) {
 		next = TAILQ_NEXT(stream, streams);

@@ -96,9 +96,20 @@ static bool is_dropped(const struct event *event)
 static void deliver(struct backend_context *context, struct event *event, bool ok)
 {
 	struct mailbox *mail = &context->mail;
+	grpc_slice_buffer after;
 	bool again = false;
 
+	grpc_slice_buffer_init(&after);
 	pthread_mutex_lock(&mail->lock);
+	if (event->kind == EVENT_SENT && ok && call_sent(event->owner, &after)) {
+		/* The event is the next message's now: the owner does not see it before. */
+		pthread_mutex_unlock(&mail->lock);
+		ok = call_send_after(event->owner, &after);
+		grpc_slice_buffer_destroy(&after);
+		if (ok)
+			return;
+		pthread_mutex_lock(&mail->lock);
+	}
 	if (event->kind == EVENT_GOT)
 		again = call_got(event->owner, ok);
 	else

@@ -143,6 +143,8 @@ struct rpc_call {
 	bool reading; /* a batch is under way */
 	bool ends;    /* no message follows */
 	bool dropped;
+	/* Out, with the same guard: what the backend's threads send after the message under way. */
+	grpc_slice_buffer after;
 };
 
 TAILQ_HEAD(call_list, rpc_call);
@@ -359,6 +361,13 @@ void call_refuse(struct rpc_call *call, grpc_status_code status, const char *why
 /* Nobody wants it any more: it is cancelled, and freed when gRPC is done with it. */
 void call_drop(struct rpc_call *call);
 int call_send(struct rpc_call *call, grpc_slice *slices, size_t count);
+/*
+ * Let a control message leave after the one under way, also when the owner does not come back.
+ * False: the slice is still the caller's, there is no room, or the other one has been sent.
+ */
+bool call_follow(struct rpc_call *call, grpc_slice slice);
+bool call_sent(struct rpc_call *call, grpc_slice_buffer *after);       /* as call_got(); then: */
+bool call_send_after(struct rpc_call *call, grpc_slice_buffer *after); /* without the lock */
 void call_say_end(struct rpc_call *call);
 /* The next message that has come, in the order in which they were sent; NULL: none. */
 grpc_byte_buffer *call_next(struct rpc_call *call);
