@@ -82,6 +82,7 @@ static void end_link(struct backend_link *link, bool in_order)
 		connection_close(link->connection);
 	link->connection = NULL;
 	control_free(link);
+	link->closed = true;
 	link_hunger(link);
 	TAILQ_REMOVE(&context->links, link, all);
 	TAILQ_INSERT_TAIL(&context->gone_links, link, all);

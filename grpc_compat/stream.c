@@ -157,6 +157,8 @@ static void tell(struct backend_link *link, enum record_type type, const uint8_t
 	if (control_record(link, type, bytes, length))
 		link_fail(link, -ENOBUFS, "the peer does not read its messages");
 	control_write(link);
+	/* The peer may wait for these words, and nothing else need happen here. */
+	link_hunger(link);
 }
 
 static void tell_gone(struct backend_link *link, uint32_t name)
