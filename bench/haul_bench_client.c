@@ -16,7 +16,7 @@ static void log_message(void *user, enum haul_log_level level, const char *messa
 
 int main(int argc, const char **argv)
 {
-	struct client_options options;
+	static struct client_options options; /* with what it holds, as long as the program */
 	struct report report = {.options = &options};
 	struct team *team;
 	bool well;

@@ -35,10 +35,10 @@ class Traces(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def start_server(self, *options):
+    def start_server(self, *options, spec=""):
         reader, writer = os.pipe()
         server = subprocess.Popen(
-            [SERVER, "--listen=127.0.0.1:0", f"--transport={SPEC}", f"--ready-fd={writer}",
+            [SERVER, "--listen=127.0.0.1:0", f"--transport={SPEC}{spec}", f"--ready-fd={writer}",
              "--no-ceiling", *options],
             pass_fds=[writer], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         os.close(writer)
@@ -50,8 +50,7 @@ class Traces(unittest.TestCase):
     def record(self, *options, spec=""):
         """A run with a trace on both sides; their paths, the client's first."""
         client, server = self.path("client"), self.path("server")
-        process, address = self.start_server("--once", f"--trace={server}", *(
-            [f"--transport={SPEC}{spec}"] if spec else []))
+        process, address = self.start_server("--once", f"--trace={server}", spec=spec)
         done = run(CLIENT, f"--connect={address}", f"--transport={SPEC}{spec}",
                    f"--trace={client}", *SHORT, *options)
         self.assertEqual(done.returncode, 0, done.stderr)
