@@ -3,51 +3,7 @@
 
 #include <string.h>
 
-/* ---- Numbers ----------------------------------------------------------- */
-
-static void put16(uint8_t *at, uint16_t value)
-{
-	at[0] = (uint8_t)value;
-	at[1] = (uint8_t)(value >> 8);
-}
-
-static void put32(uint8_t *at, uint32_t value)
-{
-	put16(at, (uint16_t)value);
-	put16(at + 2, (uint16_t)(value >> 16));
-}
-
-static void put48(uint8_t *at, uint64_t value)
-{
-	put32(at, (uint32_t)value);
-	put16(at + 4, (uint16_t)(value >> 32));
-}
-
-static void put64(uint8_t *at, uint64_t value)
-{
-	put32(at, (uint32_t)value);
-	put32(at + 4, (uint32_t)(value >> 32));
-}
-
-static uint16_t get16(const uint8_t *at)
-{
-	return (uint16_t)(at[0] | at[1] << 8);
-}
-
-static uint32_t get32(const uint8_t *at)
-{
-	return get16(at) | (uint32_t)get16(at + 2) << 16;
-}
-
-static uint64_t get48(const uint8_t *at)
-{
-	return get32(at) | (uint64_t)get16(at + 4) << 32;
-}
-
-static uint64_t get64(const uint8_t *at)
-{
-	return get32(at) | (uint64_t)get32(at + 4) << 32;
-}
+#include "bytes.h"
 
 /* ---- Reading ----------------------------------------------------------- */
 

@@ -12,65 +12,17 @@
 /* A peer that lets more than this wait has stopped reading for good. */
 #define OUTBOX_MAX ((size_t)64 << 20)
 
-/* An outbox that has grown beyond this is given back when it is empty. */
-#define OUTBOX_KEEP ((size_t)32 * 1024)
-
 /* ---- Out ---------------------------------------------------------------- */
-
-static size_t kept(const struct outbox *box)
-{
-	return box->end - box->start;
-}
 
 bool control_has_room(const struct backend_link *link)
 {
-	return kept(&link->outbox) < CONTROL_WINDOW;
+	return haul_outbox_waiting(&link->outbox) < CONTROL_WINDOW;
 }
 
 /* Something waits until gRPC takes the next message. */
 bool control_waits(const struct backend_link *link)
 {
-	return kept(&link->outbox) > 0;
-}
-
-/* Room for `length` more bytes, contiguous. */
-static uint8_t *append(struct outbox *box, size_t length)
-{
-	uint8_t *bytes;
-
-	if (box->room - box->end < length && box->start > 0 && box->start >= kept(box)) {
-		memcpy(box->bytes, box->bytes + box->start, kept(box));
-		box->end -= box->start;
-		box->start = 0;
-	}
-	if (box->room - box->end < length) {
-		size_t room = box->room ? box->room : 1024;
-
-		while (room - box->end < length)
-			room *= 2;
-		bytes = realloc(box->bytes, room);
-		if (!bytes)
-			return NULL;
-		box->bytes = bytes;
-		box->room = room;
-	}
-	bytes = box->bytes + box->end;
-	box->end += length;
-	return bytes;
-}
-
-/* The head of a record; its `length` bytes follow at the returned address. */
-static uint8_t *record(struct backend_link *link, enum record_type type, size_t header,
-		       size_t length)
-{
-	uint8_t *out = append(&link->outbox, RECORD_SIZE + length);
-
-	if (!out)
-		return NULL;
-	store(out, 4, length);
-	store(out + 4, 2, type);
-	store(out + 6, 2, header);
-	return out + RECORD_SIZE;
+	return haul_outbox_waiting(&link->outbox) > 0;
 }
 
 int control_record(struct backend_link *link, enum record_type type, const void *bytes,
@@ -78,9 +30,9 @@ int control_record(struct backend_link *link, enum record_type type, const void 
 {
 	uint8_t *out;
 
-	if (kept(&link->outbox) > OUTBOX_MAX)
+	if (haul_outbox_waiting(&link->outbox) > OUTBOX_MAX)
 		return -ENOBUFS;
-	out = record(link, type, 0, length);
+	out = haul_outbox_record(&link->outbox, type, 0, length);
 	if (!out)
 		return -ENOMEM;
 	memcpy(out, bytes, length);
@@ -94,26 +46,16 @@ int rpc_control(struct backend_link *link, const uint8_t *message, size_t length
 
 int control_small(struct backend_link *link, const struct haul_push *push)
 {
-	uint8_t *out = record(link, RECORD_SMALL, push->header_length,
-			      SMALL_SIZE + push->header_length + push->length);
-
-	if (!out)
-		return -ENOMEM;
-	store(out, 8, push->slot);
-	store(out + 8, 8, push->offset);
-	memcpy(out + SMALL_SIZE, push->header, push->header_length);
-	if (push->length)
-		memcpy(out + SMALL_SIZE + push->header_length, push->data, push->length);
-	return 0;
+	return haul_outbox_small(&link->outbox, RECORD_SMALL, push);
 }
 
 /* Whole records, as many as one message takes. */
-static size_t cut_message(const struct outbox *box)
+static size_t cut_message(const struct haul_outbox *box)
 {
 	size_t length = 0;
 
-	while (length < kept(box)) {
-		size_t next = RECORD_SIZE + load(box->bytes + box->start + length, 4);
+	while (length < haul_outbox_waiting(box)) {
+		size_t next = RECORD_SIZE + get32(box->bytes + box->start + length);
 
 		if (length && length + next > CONTROL_MESSAGE_MAX)
 			break;
@@ -125,7 +67,7 @@ static size_t cut_message(const struct outbox *box)
 /* A message is under way. What follows is left to the backend's threads, as far as they take it. */
 static void leave_behind(struct backend_link *link)
 {
-	struct outbox *box = &link->outbox;
+	struct haul_outbox *box = &link->outbox;
 	size_t length;
 
 	while ((length = cut_message(box))) {
@@ -136,13 +78,13 @@ static void leave_behind(struct backend_link *link)
 			grpc_slice_unref(slice);
 			return;
 		}
-		box->start += length;
+		haul_outbox_drop(box, length);
 	}
 }
 
 void control_write(struct backend_link *link)
 {
-	struct outbox *box = &link->outbox;
+	struct haul_outbox *box = &link->outbox;
 	grpc_slice slice;
 	size_t length;
 
@@ -156,31 +98,20 @@ void control_write(struct backend_link *link)
 	if (length) {
 		slice = grpc_slice_from_copied_buffer((const char *)box->bytes + box->start,
 						      length);
-		box->start += length;
+		haul_outbox_drop(box, length);
 		if (call_send(link->control, &slice, 1))
 			link_fail(link, -ECONNRESET, "the connection ended");
 	} else if (link->state == LINK_LEAVING) {
 		link->closed = true;
 		call_say_end(link->control);
 	}
-	if (box->start < box->end)
-		return;
-	box->start = box->end = 0;
-	if (box->room > OUTBOX_KEEP)
-		control_free(link);
-}
-
-void control_free(struct backend_link *link)
-{
-	free(link->outbox.bytes);
-	memset(&link->outbox, 0, sizeof(link->outbox));
 }
 
 /* ---- In ----------------------------------------------------------------- */
 
 static void on_small(struct backend_link *link, const uint8_t *body, size_t header, size_t length)
 {
-	uint64_t slot = load(body, 8), offset = load(body + 8, 8);
+	uint64_t slot = get64(body), offset = get64(body + 8);
 
 	haul_on_control(link->endpoint, body + SMALL_SIZE, header);
 	if (link->endpoint && !link->error &&
@@ -197,8 +128,8 @@ static int on_session_record(struct backend_link *link, enum record_type type, c
 	case RECORD_STREAMS:
 		if (length != 4)
 			return -EPROTO;
-		if (load(body, 4) > link->wanted)
-			link->wanted = (unsigned)load(body, 4);
+		if (get32(body) > link->wanted)
+			link->wanted = (unsigned)get32(body);
 		if (link->wanted > STREAMS_MAX)
 			link->wanted = STREAMS_MAX;
 		link_open_streams(link);
@@ -206,10 +137,10 @@ static int on_session_record(struct backend_link *link, enum record_type type, c
 	case RECORD_STREAM_TAKEN:
 		if (length != 16)
 			return -EPROTO;
-		return stream_taken(link, (uint32_t)load(body, 4), load(body + 4, 4) != 0,
-				    load(body + 8, 8));
+		return stream_taken(link, (uint32_t)get32(body), get32(body + 4) != 0,
+				    get64(body + 8));
 	case RECORD_STREAM_GONE:
-		return length == 4 ? stream_gone_at_peer(link, (uint32_t)load(body, 4)) : -EPROTO;
+		return length == 4 ? stream_gone_at_peer(link, (uint32_t)get32(body)) : -EPROTO;
 	default:
 		return -EPROTO;
 	}
@@ -223,9 +154,9 @@ static size_t parse(struct backend_link *link, const uint8_t *bytes, size_t here
 
 	if (here < RECORD_SIZE)
 		return 0;
-	length = load(bytes, 4);
+	length = get32(bytes);
 	type = bytes[4];
-	header = load(bytes + 6, 2);
+	header = get16(bytes + 6);
 	if (length > here - RECORD_SIZE)
 		return 0;
 	bytes += RECORD_SIZE;

@@ -34,6 +34,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bytes.h"
+#include "streams/outbox.h"
+
 #define METHOD_CONTROL "/tensorhaul.Tensors/Control"
 #define METHOD_STREAM "/tensorhaul.Tensors/Stream"
 
@@ -43,9 +46,6 @@
 
 #define RPC_VERSION "1"
 #define SESSION_DIGITS 32
-
-#define RECORD_SIZE 8
-#define SMALL_SIZE 16 /* slot and offset of a SMALL */
 
 enum record_type {
 	RECORD_MESSAGE = 1,
@@ -70,20 +70,5 @@ enum record_type {
 /* A receiver tells what it has taken after so many bytes or chunks, whichever comes first. */
 #define TAKEN_BYTES ((size_t)2 << 20)
 #define TAKEN_CHUNKS 32
-
-static inline void store(uint8_t *out, unsigned bytes, uint64_t value)
-{
-	for (unsigned i = 0; i < bytes; i++)
-		out[i] = (uint8_t)(value >> (8 * i));
-}
-
-static inline uint64_t load(const uint8_t *in, unsigned bytes)
-{
-	uint64_t value = 0;
-
-	for (unsigned i = 0; i < bytes; i++)
-		value |= (uint64_t)in[i] << (8 * i);
-	return value;
-}
 
 #endif

@@ -31,10 +31,7 @@ struct backend_link *link_new(struct backend_context *context, bool connector)
 	link->connector = connector;
 	TAILQ_INIT(&link->streams);
 	TAILQ_INIT(&link->gone);
-	TAILQ_INIT(&link->transfers);
-	TAILQ_INIT(&link->all_transfers);
-	for (int i = 0; i < SIZE_CLASSES; i++)
-		TAILQ_INIT(&link->by_size[i]);
+	haul_chunks_init(&link->chunks);
 	TAILQ_INSERT_TAIL(&context->links, link, all);
 	return link;
 }
@@ -81,7 +78,7 @@ static void end_link(struct backend_link *link, bool in_order)
 	else
 		connection_close(link->connection);
 	link->connection = NULL;
-	control_free(link);
+	haul_outbox_free(&link->outbox);
 	link->closed = true;
 	link_hunger(link);
 	TAILQ_REMOVE(&context->links, link, all);
@@ -130,7 +127,7 @@ void link_fail(struct backend_link *link, int error, const char *why)
 void rpc_statistics(struct backend_link *link, struct haul_statistics *statistics)
 {
 	statistics->chunks_sent += link->counters.chunks_sent;
-	statistics->chunks_again += link->counters.chunks_again;
+	statistics->chunks_again += link->chunks.again;
 	statistics->streams_replaced += link->counters.streams_replaced;
 	statistics->streams += link->streams_up;
 }
@@ -290,7 +287,7 @@ void link_want_streams(struct backend_link *link)
 		link_open_streams(link);
 	} else if (!link->asked) {
 		link->asked = true;
-		store(bytes, 4, channels);
+		put32(bytes, channels);
 		if (control_record(link, RECORD_STREAMS, bytes, sizeof(bytes)))
 			link_fail(link, -ENOMEM, "no memory for a message");
 	}
@@ -299,7 +296,8 @@ void link_want_streams(struct backend_link *link)
 void link_hunger(struct backend_link *link)
 {
 	struct backend_context *context = link->context;
-	bool now = control_waits(link) || link->small_first || push_pending(link) ||
+	bool now = control_waits(link) || link->small_waiting.first ||
+		   haul_chunks_pending(&link->chunks) ||
 		   (link->state == LINK_LEAVING && !link->closed);
 	unsigned before = context->hungry;
 
@@ -321,8 +319,8 @@ void rpc_flush(struct backend_link *link)
 	/* Or that came since: the owner may be away for long now. */
 	if (control_waits(link))
 		mailbox_look_for_room(link->context);
-	for (stream = TAILQ_FIRST(&link->streams); stream && !link->error && push_pending(link);
-	     stream = next) {
+	for (stream = TAILQ_FIRST(&link->streams);
+	     stream && !link->error && haul_chunks_pending(&link->chunks); stream = next) {
 		next = TAILQ_NEXT(stream, streams);
 		stream_write(stream);
 	}

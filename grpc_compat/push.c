@@ -9,153 +9,8 @@
 
 #include "rpc.h"
 
-/* With several streams, no chunk is cut smaller than this for the sake of an even end. */
-#define CHUNK_MIN ((uint64_t)64 * 1024)
-
 /* How long a push that was given up waits for its slices before it cuts connections. */
 #define PATIENCE (50 * MS)
-
-/* What push->backend names while a small push waits for the control call. */
-static char waiting_small;
-
-/* ---- Transfers ---------------------------------------------------------- */
-
-void transfer_release(struct transfer *transfer)
-{
-	struct mailbox *mail = &transfer->context->mail;
-	bool unused;
-
-	pthread_mutex_lock(&mail->lock);
-	unused = --transfer->users == 0;
-	pthread_mutex_unlock(&mail->lock);
-	if (unused)
-		free(transfer);
-}
-
-static void use(struct transfer *transfer)
-{
-	struct mailbox *mail = &transfer->context->mail;
-
-	pthread_mutex_lock(&mail->lock);
-	transfer->users++;
-	pthread_mutex_unlock(&mail->lock);
-}
-
-static void queue(struct backend_link *link, struct transfer *transfer)
-{
-	transfer->class = 63 - (unsigned)__builtin_clzll(transfer->push->length);
-	TAILQ_INSERT_TAIL(&link->transfers, transfer, queued);
-	TAILQ_INSERT_TAIL(&link->by_size[transfer->class], transfer, sized);
-	link->classes |= UINT64_C(1) << transfer->class;
-	transfer->waiting = true;
-}
-
-static void unqueue(struct backend_link *link, struct transfer *transfer)
-{
-	if (!transfer->waiting)
-		return;
-	transfer->waiting = false;
-	TAILQ_REMOVE(&link->transfers, transfer, queued);
-	TAILQ_REMOVE(&link->by_size[transfer->class], transfer, sized);
-	if (TAILQ_EMPTY(&link->by_size[transfer->class]))
-		link->classes &= ~(UINT64_C(1) << transfer->class);
-}
-
-/* The oldest tensor and the smallest take turns, as with tcp. */
-static struct transfer *next_transfer(struct backend_link *link)
-{
-	if (!link->classes)
-		return NULL;
-	link->smallest_turn = !link->smallest_turn;
-	if (link->smallest_turn)
-		return TAILQ_FIRST(&link->by_size[__builtin_ctzll(link->classes)]);
-	return TAILQ_FIRST(&link->transfers);
-}
-
-/* Nobody waits for it any more. */
-static void end_transfer(struct backend_link *link, struct transfer *transfer)
-{
-	unqueue(link, transfer);
-	TAILQ_REMOVE(&link->all_transfers, transfer, all);
-	transfer->link = NULL;
-	transfer->push = transfer->leaving = NULL;
-	transfer_release(transfer);
-}
-
-bool push_pending(const struct backend_link *link)
-{
-	return link->returned_count > 0 || link->classes;
-}
-
-/* Smaller chunks towards the end of a tensor, so that all streams end at about the same time. */
-static uint32_t cut(const struct backend_link *link, uint64_t left)
-{
-	uint64_t length = link->context->config->chunk;
-
-	if (link->streams_up > 1) {
-		uint64_t even = left / (2 * (uint64_t)link->streams_up);
-
-		if (even < CHUNK_MIN)
-			even = CHUNK_MIN;
-		if (even < length)
-			length = even;
-	}
-	return (uint32_t)(length < left ? length : left);
-}
-
-/* A chunk that came back, unless its push has ended meanwhile. */
-static bool next_returned(struct backend_link *link, struct chunk *chunk)
-{
-	while (link->returned_count) {
-		*chunk = link->returned[--link->returned_count];
-		if (chunk->transfer->push) {
-			link->counters.chunks_again++;
-			return true;
-		}
-		transfer_release(chunk->transfer);
-	}
-	return false;
-}
-
-bool push_next_chunk(struct backend_link *link, struct chunk *chunk)
-{
-	struct transfer *transfer;
-
-	if (next_returned(link, chunk))
-		return true;
-	transfer = next_transfer(link);
-	if (!transfer)
-		return false;
-	chunk->transfer = transfer;
-	chunk->offset = transfer->next;
-	chunk->length = cut(link, transfer->push->length - transfer->next);
-	use(transfer);
-	transfer->next += chunk->length;
-	if (transfer->next == transfer->push->length)
-		unqueue(link, transfer);
-	return true;
-}
-
-void push_return_chunk(struct backend_link *link, const struct chunk *chunk)
-{
-	if (!chunk->transfer->push) {
-		transfer_release(chunk->transfer);
-		return;
-	}
-	if (link->returned_count == link->returned_room) {
-		size_t room = link->returned_room ? 2 * link->returned_room : 16;
-		struct chunk *grown = realloc(link->returned, room * sizeof(*grown));
-
-		if (!grown) {
-			transfer_release(chunk->transfer);
-			link_fail(link, -ENOMEM, "no memory for the chunks of a broken stream");
-			return;
-		}
-		link->returned = grown;
-		link->returned_room = room;
-	}
-	link->returned[link->returned_count++] = *chunk;
-}
 
 /* ---- Slices ------------------------------------------------------------- */
 
@@ -164,34 +19,31 @@ static void slice_released(void *user)
 {
 	struct transfer *transfer = user;
 	struct mailbox *mail = &transfer->context->mail;
-	bool unused;
 
 	pthread_mutex_lock(&mail->lock);
 	transfer->held--;
-	unused = --transfer->users == 0;
 	if (transfer->held == 0) {
 		mail->released_any |= transfer->awaited;
 		mailbox_changed(mail);
 	}
 	pthread_mutex_unlock(&mail->lock);
-	if (unused)
-		free(transfer);
+	haul_transfer_release(&transfer->base);
 }
 
-grpc_slice push_slice(const struct chunk *chunk, bool copied)
+grpc_slice push_slice(const struct haul_chunk *chunk, bool copied)
 {
-	struct transfer *transfer = chunk->transfer;
+	struct transfer *transfer = (struct transfer *)chunk->transfer;
 	struct mailbox *mail = &transfer->context->mail;
+	const uint8_t *bytes = transfer->base.push->data + chunk->offset;
 
 	if (copied)
-		return grpc_slice_from_copied_buffer(
-			(const char *)transfer->push->data + chunk->offset, chunk->length);
+		return grpc_slice_from_copied_buffer((const char *)bytes, chunk->length);
+	haul_transfer_use(&transfer->base);
 	pthread_mutex_lock(&mail->lock);
 	transfer->held++;
-	transfer->users++;
 	pthread_mutex_unlock(&mail->lock);
-	return grpc_slice_new_with_user_data((void *)(transfer->push->data + chunk->offset),
-					     chunk->length, slice_released, transfer);
+	return grpc_slice_new_with_user_data((void *)bytes, chunk->length, slice_released,
+					     transfer);
 }
 
 /* Whether gRPC has slices; if so, its letting go is told. */
@@ -209,23 +61,23 @@ static bool await_slices(struct transfer *transfer)
 static void report_released(struct backend_link *link)
 {
 	struct mailbox *mail = &link->context->mail;
-	struct transfer *transfer, *next;
+	struct haul_transfer *base, *next;
 
-	for (transfer = TAILQ_FIRST(&link->all_transfers); transfer && link->endpoint;
-	     transfer = next) {
+	for (base = TAILQ_FIRST(&link->chunks.transfers); base && link->endpoint; base = next) {
+		struct transfer *transfer = (struct transfer *)base;
 		struct haul_push *push = transfer->leaving;
 		bool held;
 
-		next = TAILQ_NEXT(transfer, all);
+		next = TAILQ_NEXT(base, entry);
 		pthread_mutex_lock(&mail->lock);
 		held = transfer->held > 0;
 		pthread_mutex_unlock(&mail->lock);
 		if (!push || held)
 			continue;
-		end_transfer(link, transfer);
+		haul_chunks_end(&link->chunks, base);
 		haul_on_pushed(link->endpoint, push);
 		/* The engine may have ended others. */
-		next = link->endpoint ? TAILQ_FIRST(&link->all_transfers) : NULL;
+		next = link->endpoint ? TAILQ_FIRST(&link->chunks.transfers) : NULL;
 	}
 }
 
@@ -250,7 +102,7 @@ int push_released(struct backend_context *context)
 }
 
 /* A slice of a push that was given up is in a stream that does not move: cut that one. */
-static void cut_streams(struct backend_link *link, const struct transfer *transfer)
+static void cut_streams(struct backend_link *link, const struct haul_transfer *transfer)
 {
 	struct stream *stream, *next;
 
@@ -263,9 +115,11 @@ static void cut_streams(struct backend_link *link, const struct transfer *transf
 
 void push_timers(struct backend_link *link, uint64_t now)
 {
-	struct transfer *transfer;
+	struct haul_transfer *base;
 
-	TAILQ_FOREACH (transfer, &link->all_transfers, all) {
+	TAILQ_FOREACH (base, &link->chunks.transfers, entry) {
+		struct transfer *transfer = (struct transfer *)base;
+
 		if (!transfer->leaving || transfer->break_at == UINT64_MAX)
 			continue;
 		if (now < transfer->break_at) {
@@ -273,7 +127,7 @@ void push_timers(struct backend_link *link, uint64_t now)
 			continue;
 		}
 		transfer->break_at = UINT64_MAX;
-		cut_streams(link, transfer);
+		cut_streams(link, base);
 	}
 }
 
@@ -292,12 +146,8 @@ static int push_large(struct backend_link *link, struct haul_push *push)
 		return error;
 	}
 	transfer->context = link->context;
-	transfer->link = link;
-	transfer->push = push;
-	transfer->users = 1;
 	push->backend = transfer;
-	queue(link, transfer);
-	TAILQ_INSERT_TAIL(&link->all_transfers, transfer, all);
+	haul_chunks_add(&link->chunks, &transfer->base, push);
 	link_want_streams(link);
 	return 0;
 }
@@ -305,17 +155,11 @@ static int push_large(struct backend_link *link, struct haul_push *push)
 int rpc_push(struct backend_link *link, struct haul_push *push)
 {
 	push->backend = NULL;
-	push->next = NULL;
 	if (push->length > link->context->config->small)
 		return push_large(link, push);
-	if (!link->small_first && control_has_room(link))
+	if (!link->small_waiting.first && control_has_room(link))
 		return control_small(link, push);
-	push->backend = &waiting_small;
-	if (link->small_first)
-		link->small_last->next = push;
-	else
-		link->small_first = push;
-	link->small_last = push;
+	haul_small_pushes_add(&link->small_waiting, push);
 	return 0;
 }
 
@@ -323,38 +167,26 @@ void push_small_waiting(struct backend_link *link)
 {
 	struct haul_push *push;
 
-	while ((push = link->small_first) && control_has_room(link)) {
-		link->small_first = push->next;
+	while ((push = link->small_waiting.first) && control_has_room(link)) {
+		haul_small_pushes_remove(&link->small_waiting, push);
 		if (control_small(link, push)) {
 			link_fail(link, -ENOMEM, "no memory for a small tensor");
 			return;
 		}
-		push->backend = NULL;
 	}
 	control_write(link);
 }
 
-static void end_small(struct backend_link *link, struct haul_push *push)
-{
-	struct haul_push **at, *last = NULL;
-
-	for (at = &link->small_first; *at != push; at = &(*at)->next)
-		last = *at;
-	*at = push->next;
-	if (link->small_last == push)
-		link->small_last = last;
-}
-
 static int end_large(struct backend_link *link, struct transfer *transfer, enum haul_push_end why)
 {
-	struct haul_push *push = transfer->push;
+	struct haul_push *push = transfer->base.push;
 
-	unqueue(link, transfer);
+	haul_chunks_withdraw(&link->chunks, &transfer->base);
 	if (!await_slices(transfer)) {
-		end_transfer(link, transfer);
+		haul_chunks_end(&link->chunks, &transfer->base);
 		return 1;
 	}
-	transfer->push = NULL;
+	transfer->base.push = NULL;
 	transfer->leaving = push;
 	transfer->break_at = why == HAUL_PUSH_PLACED ? UINT64_MAX : haul_clock() + PATIENCE;
 	link_timer(link, transfer->break_at);
@@ -363,31 +195,27 @@ static int end_large(struct backend_link *link, struct transfer *transfer, enum 
 
 int rpc_push_end(struct backend_link *link, struct haul_push *push, enum haul_push_end why)
 {
-	int over = 1;
+	struct transfer *transfer = push->backend;
 
-	if (push->backend == &waiting_small)
-		end_small(link, push);
-	else if (push->backend)
-		over = end_large(link, push->backend, why);
-	/* Otherwise it was small and copied: none of ours any more. */
+	if (haul_small_push_waits(push)) {
+		haul_small_pushes_remove(&link->small_waiting, push);
+		return 1;
+	}
 	push->backend = NULL;
-	return over;
+	/* One without was small and copied: none of ours any more. */
+	return transfer ? end_large(link, transfer, why) : 1;
 }
 
 /* ---- The end of a link -------------------------------------------------- */
 
 void push_forget(struct backend_link *link)
 {
-	struct transfer *transfer;
+	struct haul_transfer *transfer;
 
-	while ((transfer = TAILQ_FIRST(&link->all_transfers))) {
-		mailbox_wait(link->context, &transfer->held);
-		end_transfer(link, transfer);
+	while ((transfer = TAILQ_FIRST(&link->chunks.transfers))) {
+		mailbox_wait(link->context, &((struct transfer *)transfer)->held);
+		haul_chunks_end(&link->chunks, transfer);
 	}
-	while (link->returned_count)
-		transfer_release(link->returned[--link->returned_count].transfer);
-	free(link->returned);
-	link->returned = NULL;
-	link->returned_room = 0;
-	link->small_first = link->small_last = NULL;
+	haul_chunks_free(&link->chunks);
+	link->small_waiting.first = link->small_waiting.last = NULL;
 }

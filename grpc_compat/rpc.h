@@ -16,8 +16,10 @@
 
 #include <grpc/grpc.h>
 
-#include "../transport/backend.h"
+#include "backend.h"
 #include "framing.h"
+#include "streams/chunks.h"
+#include "streams/small_pushes.h"
 
 #define MS UINT64_C(1000000)
 
@@ -34,9 +36,6 @@
 
 /* Chunks that were given to a stream and may not be taken yet: a ring of this size. */
 #define CHUNK_LOG 256
-
-/* Tensors of 2^n to 2^(n+1) - 1 bytes are one class. */
-#define SIZE_CLASSES 64
 
 struct rpc_config {
 	uint64_t channels;
@@ -173,30 +172,15 @@ struct rpc_server {
 
 /* ---- Pushes and chunks -------------------------------------------------- */
 
-/* A push that is cut into chunks. Lives until no chunk names it any more. */
+/* A large push. */
 struct transfer {
-	TAILQ_ENTRY(transfer) queued; /* in link->transfers while it has bytes to give out */
-	TAILQ_ENTRY(transfer) sized;  /* ... and in link->by_size */
-	TAILQ_ENTRY(transfer) all;    /* in link->all_transfers, until it is let go of */
-	unsigned class;               /* of its size: the index into link->by_size */
+	struct haul_transfer base;
 	struct backend_context *context;
-	struct backend_link *link;
-	struct haul_push *push;    /* NULL: ended; its chunks are not needed any more */
 	struct haul_push *leaving; /* ended, but gRPC still has slices: to be given back */
 	uint64_t break_at;         /* with it: when streams that keep a slice are broken */
-	bool waiting;              /* in link->transfers */
 	/* Guarded by the mailbox. */
-	unsigned users; /* log entries, returned chunks, slices, and the push itself */
-	unsigned held;  /* slices that gRPC has */
-	bool awaited;   /* their end is to be told */
-
-	uint64_t next; /* the first byte that was never given out */
-};
-
-struct chunk {
-	struct transfer *transfer;
-	uint64_t offset;
-	uint32_t length;
+	unsigned held; /* slices that gRPC has; each is a user of it */
+	bool awaited;  /* their end is to be told */
 };
 
 struct stream {
@@ -209,7 +193,7 @@ struct stream {
 	bool shared; /* it uses the control call's connection: the peer listens no more */
 
 	/* Out: chunks [log_first, log_next) may not be taken yet. */
-	struct chunk log[CHUNK_LOG];
+	struct haul_chunk log[CHUNK_LOG];
 	uint64_t log_first, log_next;
 	uint64_t log_bytes;
 
@@ -223,7 +207,6 @@ struct stream {
 };
 
 TAILQ_HEAD(stream_list, stream);
-TAILQ_HEAD(transfer_list, transfer);
 
 /* ---- Links -------------------------------------------------------------- */
 
@@ -231,11 +214,6 @@ enum link_state {
 	LINK_CONNECTING,
 	LINK_OPEN,
 	LINK_LEAVING, /* disconnected in order: the outbox still leaves */
-};
-
-struct outbox {
-	uint8_t *bytes;
-	size_t start, end, room; /* what waits is [start, end) */
 };
 
 TAILQ_HEAD(link_list, backend_link);
@@ -259,7 +237,7 @@ struct backend_link {
 	struct rpc_call *control;
 	bool closed; /* our last word was said */
 	bool hungry; /* something waits for room in a call */
-	struct outbox outbox;
+	struct haul_outbox outbox;
 
 	struct stream_list streams;
 	struct stream_list gone;
@@ -270,14 +248,8 @@ struct backend_link {
 	uint64_t stream_retry_at;
 	uint64_t streamless_since; /* no stream can be made, and none is there; 0: not so */
 
-	struct transfer_list transfers; /* with bytes to give out, oldest first */
-	struct transfer_list by_size[SIZE_CLASSES];
-	uint64_t classes;   /* which of these are not empty, a bit each */
-	bool smallest_turn; /* the next chunk is the smallest tensor's */
-	struct transfer_list all_transfers;
-	struct chunk *returned; /* chunks of broken streams, to be sent first */
-	size_t returned_count, returned_room;
-	struct haul_push *small_first, *small_last; /* small pushes that wait for room */
+	struct haul_chunks chunks;              /* of large pushes */
+	struct haul_small_pushes small_waiting; /* for room in the control call */
 	struct haul_statistics counters;
 };
 
@@ -440,7 +412,6 @@ void control_write(struct backend_link *link);
 void control_read(struct backend_link *link);
 bool control_has_room(const struct backend_link *link);
 bool control_waits(const struct backend_link *link);
-void control_free(struct backend_link *link);
 
 /* stream.c */
 struct stream *stream_new(struct backend_link *link, uint32_t name);
@@ -449,7 +420,7 @@ void stream_begun(struct stream *stream, bool ok);
 void stream_write(struct stream *stream);
 void stream_read(struct stream *stream);
 void stream_break(struct stream *stream); /* its chunks go elsewhere, once it is known which */
-bool stream_holds(const struct stream *stream, const struct transfer *transfer);
+bool stream_holds(const struct stream *stream, const struct haul_transfer *transfer);
 int stream_taken(struct backend_link *link, uint32_t name, bool final, uint64_t chunks);
 int stream_gone_at_peer(struct backend_link *link, uint32_t name);
 void stream_free(struct stream *stream);
@@ -457,15 +428,11 @@ void stream_free(struct stream *stream);
 /* push.c */
 int rpc_push(struct backend_link *link, struct haul_push *push);
 int rpc_push_end(struct backend_link *link, struct haul_push *push, enum haul_push_end why);
-bool push_pending(const struct backend_link *link);
-bool push_next_chunk(struct backend_link *link, struct chunk *chunk);
-void push_return_chunk(struct backend_link *link, const struct chunk *chunk);
 void push_small_waiting(struct backend_link *link);
-grpc_slice push_slice(const struct chunk *chunk, bool copied);
+grpc_slice push_slice(const struct haul_chunk *chunk, bool copied);
 int push_released(struct backend_context *context); /* report what gRPC has let go of */
 void push_timers(struct backend_link *link, uint64_t now);
 /* Nothing of the link's tensors is in gRPC when it returns: the streams are broken already. */
 void push_forget(struct backend_link *link);
-void transfer_release(struct transfer *transfer);
 
 #endif

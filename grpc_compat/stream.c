@@ -51,7 +51,7 @@ static void disconnect(struct stream *stream)
 static void drop_log(struct stream *stream)
 {
 	for (; stream->log_first < stream->log_next; stream->log_first++)
-		transfer_release(stream->log[stream->log_first % CHUNK_LOG].transfer);
+		haul_transfer_release(stream->log[stream->log_first % CHUNK_LOG].transfer);
 }
 
 void stream_free(struct stream *stream)
@@ -165,7 +165,7 @@ static void tell_gone(struct backend_link *link, uint32_t name)
 {
 	uint8_t bytes[4];
 
-	store(bytes, 4, name);
+	put32(bytes, name);
 	tell(link, RECORD_STREAM_GONE, bytes, sizeof(bytes));
 }
 
@@ -173,9 +173,9 @@ static void tell_taken(struct backend_link *link, uint32_t name, bool final, uin
 {
 	uint8_t bytes[16];
 
-	store(bytes, 4, name);
-	store(bytes + 4, 4, final);
-	store(bytes + 8, 8, chunks);
+	put32(bytes, name);
+	put32(bytes + 4, final);
+	put64(bytes + 8, chunks);
 	tell(link, RECORD_STREAM_TAKEN, bytes, sizeof(bytes));
 }
 
@@ -218,17 +218,19 @@ int stream_taken(struct backend_link *link, uint32_t name, bool final, uint64_t 
 	if (chunks < stream->log_first || chunks > stream->log_next || (final && !stream->asked))
 		return -EPROTO;
 	for (; stream->log_first < chunks; stream->log_first++) {
-		const struct chunk *chunk = &stream->log[stream->log_first % CHUNK_LOG];
+		const struct haul_chunk *chunk = &stream->log[stream->log_first % CHUNK_LOG];
 
 		stream->log_bytes -= chunk->length;
-		transfer_release(chunk->transfer);
+		haul_transfer_release(chunk->transfer);
 	}
 	if (!final) {
 		stream_write(stream);
 		return 0;
 	}
-	for (; stream->log_first < stream->log_next; stream->log_first++)
-		push_return_chunk(link, &stream->log[stream->log_first % CHUNK_LOG]);
+	for (; stream->log_first < stream->log_next; stream->log_first++) {
+		if (haul_chunks_return(&link->chunks, &stream->log[stream->log_first % CHUNK_LOG]))
+			link_fail(link, -ENOMEM, "no memory for the chunks of a broken stream");
+	}
 	stream->asked = false;
 	settle(stream);
 	rpc_flush(link);
@@ -268,7 +270,7 @@ static bool window_is_full(const struct stream *stream)
 	return stream->log_bytes >= window || stream->log_next - stream->log_first == CHUNK_LOG;
 }
 
-bool stream_holds(const struct stream *stream, const struct transfer *transfer)
+bool stream_holds(const struct stream *stream, const struct haul_transfer *transfer)
 {
 	for (uint64_t i = stream->log_first; i < stream->log_next; i++) {
 		if (stream->log[i % CHUNK_LOG].transfer == transfer)
@@ -281,19 +283,19 @@ void stream_write(struct stream *stream)
 {
 	struct backend_link *link = stream->link;
 	uint8_t head[CHUNK_SIZE];
-	struct chunk *chunk;
+	struct haul_chunk *chunk;
 	grpc_slice slices[2];
 
 	if (!stream->up || stream->call->send_pending || link->error || window_is_full(stream))
 		return;
 	chunk = &stream->log[stream->log_next % CHUNK_LOG];
-	if (!push_next_chunk(link, chunk))
+	if (!haul_chunks_next(&link->chunks, link->context->config->chunk, link->streams_up, chunk))
 		return;
 	stream->log_next++;
 	stream->log_bytes += chunk->length;
 	link->counters.chunks_sent++;
-	store(head, 8, chunk->transfer->push->slot);
-	store(head + 8, 8, chunk->transfer->push->offset + chunk->offset);
+	put64(head, chunk->transfer->push->slot);
+	put64(head + 8, chunk->transfer->push->offset + chunk->offset);
 	slices[0] = grpc_slice_from_copied_buffer((const char *)head, sizeof(head));
 	slices[1] = push_slice(chunk, stream->shared);
 	if (call_send(stream->call, slices, 2))
@@ -344,8 +346,8 @@ static bool take(struct stream *stream, const grpc_byte_buffer *message, size_t 
 	    message->type != GRPC_BB_RAW || message->data.raw.compression != GRPC_COMPRESS_NONE)
 		return false;
 	copy_head(&message->data.raw.slice_buffer, head);
-	slot = load(head, 8);
-	offset = load(head + 8, 8);
+	slot = get64(head);
+	offset = get64(head + 8);
 	length -= CHUNK_SIZE;
 	place = haul_place(link->endpoint, slot, offset, length, &address);
 	if (place == HAUL_PLACE_FORGED)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "verbs.h"
 
 /* An outbox that grew beyond this is given back when it is empty. */
@@ -140,8 +141,8 @@ static int send_packet(struct backend_link *link, size_t records)
 	uint8_t packet[PACKET];
 	int error;
 
-	verbs_put32(packet, control->taken);
-	verbs_put32(packet + 4, link->split ? link_inbound(link)->taken : 0);
+	put32(packet, control->taken);
+	put32(packet + 4, link->split ? link_inbound(link)->taken : 0);
 	if (records)
 		memcpy(packet + VERBS_HEAD, link->outbox + link->out_start, records);
 	error = channel_send(control, packet, (uint32_t)(VERBS_HEAD + records));
@@ -218,8 +219,8 @@ void control_packet(struct backend_link *link, const uint8_t *bytes, size_t leng
 	struct record record;
 	size_t size;
 
-	if (length < VERBS_HEAD || !channel_taken(control, verbs_get32(bytes)) ||
-	    (link->split && !channel_taken(link_outbound(link), verbs_get32(bytes + 4)))) {
+	if (length < VERBS_HEAD || !channel_taken(control, get32(bytes)) ||
+	    (link->split && !channel_taken(link_outbound(link), get32(bytes + 4)))) {
 		link_fail(link, -EPROTO, "the peer sent a packet that is none");
 		return;
 	}

@@ -1,55 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "framing.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
-static uint16_t get16(const uint8_t *bytes)
-{
-	return (uint16_t)(bytes[0] | bytes[1] << 8);
-}
-
-static void put16(uint8_t *bytes, unsigned value)
-{
-	bytes[0] = (uint8_t)value;
-	bytes[1] = (uint8_t)(value >> 8);
-}
-
-uint32_t verbs_get32(const uint8_t *bytes)
-{
-	uint32_t value;
-
-	memcpy(&value, bytes, sizeof(value));
-	return le32toh(value);
-}
-
-void verbs_put32(uint8_t *bytes, uint32_t value)
-{
-	value = htole32(value);
-	memcpy(bytes, &value, sizeof(value));
-}
-
-static uint64_t get64(const uint8_t *bytes)
-{
-	uint64_t value;
-
-	memcpy(&value, bytes, sizeof(value));
-	return le64toh(value);
-}
-
-static void put64(uint8_t *bytes, uint64_t value)
-{
-	value = htole64(value);
-	memcpy(bytes, &value, sizeof(value));
-}
+#include "bytes.h"
 
 /* ---- Greetings --------------------------------------------------------- */
 
 void verbs_encode_greeting(uint8_t bytes[VERBS_GREETING], const struct greeting *greeting)
 {
 	memset(bytes, 0, VERBS_GREETING);
-	verbs_put32(bytes, VERBS_MAGIC);
+	put32(bytes, VERBS_MAGIC);
 	bytes[4] = VERBS_VERSION;
 	bytes[5] = (uint8_t)greeting->kind;
 	bytes[6] = (uint8_t)greeting->number;
@@ -57,16 +19,16 @@ void verbs_encode_greeting(uint8_t bytes[VERBS_GREETING], const struct greeting 
 	memcpy(bytes + 8, greeting->session, VERBS_SESSION);
 	put16(bytes + 24, greeting->ring);
 	put16(bytes + 26, greeting->small);
-	verbs_put32(bytes + 28, greeting->packet);
+	put32(bytes + 28, greeting->packet);
 	put64(bytes + 32, greeting->mailbox);
-	verbs_put32(bytes + 40, greeting->mailbox_key);
-	verbs_put32(bytes + 44, greeting->mtu);
+	put32(bytes + 40, greeting->mailbox_key);
+	put32(bytes + 44, greeting->mtu);
 }
 
 int verbs_decode_greeting(const uint8_t *bytes, size_t length, struct greeting *greeting)
 {
 	memset(greeting, 0, sizeof(*greeting));
-	if (!bytes || length < 8 || verbs_get32(bytes) != VERBS_MAGIC)
+	if (!bytes || length < 8 || get32(bytes) != VERBS_MAGIC)
 		return -EPROTO;
 	greeting->version = bytes[4];
 	if (greeting->version != VERBS_VERSION)
@@ -79,10 +41,10 @@ int verbs_decode_greeting(const uint8_t *bytes, size_t length, struct greeting *
 	memcpy(greeting->session, bytes + 8, VERBS_SESSION);
 	greeting->ring = get16(bytes + 24);
 	greeting->small = get16(bytes + 26);
-	greeting->packet = verbs_get32(bytes + 28);
+	greeting->packet = get32(bytes + 28);
 	greeting->mailbox = get64(bytes + 32);
-	greeting->mailbox_key = verbs_get32(bytes + 40);
-	greeting->mtu = verbs_get32(bytes + 44);
+	greeting->mailbox_key = get32(bytes + 40);
+	greeting->mtu = get32(bytes + 44);
 	if ((greeting->kind != VERBS_CONTROL && greeting->kind != VERBS_DATA) ||
 	    greeting->ring < VERBS_RING_LEAST || greeting->ring > VERBS_RING_MOST ||
 	    greeting->packet < VERBS_PACKET_LEAST || greeting->packet > VERBS_PACKET_MOST ||
@@ -94,14 +56,14 @@ int verbs_decode_greeting(const uint8_t *bytes, size_t length, struct greeting *
 void verbs_encode_refusal(uint8_t bytes[VERBS_REFUSAL], enum verbs_reason reason)
 {
 	memset(bytes, 0, VERBS_REFUSAL);
-	verbs_put32(bytes, VERBS_MAGIC);
+	put32(bytes, VERBS_MAGIC);
 	bytes[4] = VERBS_VERSION;
 	bytes[5] = (uint8_t)reason;
 }
 
 unsigned verbs_decode_refusal(const uint8_t *bytes, size_t length)
 {
-	return bytes && length >= VERBS_REFUSAL && verbs_get32(bytes) == VERBS_MAGIC ? bytes[5] : 0;
+	return bytes && length >= VERBS_REFUSAL && get32(bytes) == VERBS_MAGIC ? bytes[5] : 0;
 }
 
 /* ---- Records and words ------------------------------------------------- */
@@ -112,7 +74,7 @@ size_t verbs_encode_message(uint8_t *bytes, size_t length)
 {
 	put16(bytes, RECORD_MESSAGE);
 	put16(bytes + 2, (unsigned)length);
-	verbs_put32(bytes + 4, 0);
+	put32(bytes + 4, 0);
 	return VERBS_MESSAGE;
 }
 
@@ -121,7 +83,7 @@ size_t verbs_encode_small(uint8_t *bytes, size_t length, uint32_t payload, uint6
 {
 	put16(bytes, RECORD_SMALL);
 	put16(bytes + 2, (unsigned)length);
-	verbs_put32(bytes + 4, payload);
+	put32(bytes + 4, payload);
 	put64(bytes + 8, slot);
 	put64(bytes + 16, offset);
 	return VERBS_SMALL;
@@ -145,7 +107,7 @@ size_t verbs_decode_record(const uint8_t *bytes, size_t length, struct record *r
 	if (kind != RECORD_SMALL || length < VERBS_SMALL)
 		return 0;
 	record->small = true;
-	record->payload = verbs_get32(bytes + 4);
+	record->payload = get32(bytes + 4);
 	record->slot = get64(bytes + 8);
 	record->offset = get64(bytes + 16);
 	record->message = bytes + VERBS_SMALL;
@@ -158,15 +120,15 @@ size_t verbs_decode_record(const uint8_t *bytes, size_t length, struct record *r
 
 void verbs_encode_word(uint8_t bytes[VERBS_WORD], const struct word *word)
 {
-	verbs_put32(bytes, word->taken);
-	verbs_put32(bytes + 4, word->tag);
+	put32(bytes, word->taken);
+	put32(bytes + 4, word->tag);
 	put64(bytes + 8, word->length);
 }
 
 void verbs_decode_word(const uint8_t bytes[VERBS_WORD], struct word *word)
 {
-	word->taken = verbs_get32(bytes);
-	word->tag = verbs_get32(bytes + 4);
+	word->taken = get32(bytes);
+	word->tag = get32(bytes + 4);
 	word->length = get64(bytes + 8);
 }
 
@@ -180,7 +142,7 @@ size_t place_encode(uint8_t *bytes, const struct place *place)
 	put64(bytes + 8, place->first | (place->write_only ? WRITE_ONLY : 0));
 	put64(bytes + 16, place->each);
 	for (unsigned i = 0; i < place->keys; i++)
-		verbs_put32(bytes + 24 + 4 * i, place->key[i]);
+		put32(bytes + 24 + 4 * i, place->key[i]);
 	return 24 + 4 * (size_t)place->keys;
 }
 
@@ -196,7 +158,7 @@ int place_decode(const uint8_t *bytes, size_t length, struct place *place)
 	place->each = get64(bytes + 16);
 	place->keys = (unsigned)(length - 24) / 4;
 	for (unsigned i = 0; i < place->keys; i++)
-		place->key[i] = verbs_get32(bytes + 24 + 4 * i);
+		place->key[i] = get32(bytes + 24 + 4 * i);
 	if (place->first == 0 || (place->keys > 1 && place->each == 0))
 		return -EPROTO;
 	return 0;

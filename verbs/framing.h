@@ -128,9 +128,6 @@ size_t verbs_decode_record(const uint8_t *bytes, size_t length, struct record *r
 void verbs_encode_word(uint8_t bytes[VERBS_WORD], const struct word *word);
 void verbs_decode_word(const uint8_t bytes[VERBS_WORD], struct word *word);
 
-uint32_t verbs_get32(const uint8_t *bytes);
-void verbs_put32(uint8_t *bytes, uint32_t value);
-
 /* ---- Where a slot is --------------------------------------------------- */
 
 /*

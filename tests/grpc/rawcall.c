@@ -170,8 +170,8 @@ bool raw_call_chunk(struct raw_call *call, uint64_t slot, uint64_t offset, const
 	uint8_t head[CHUNK_SIZE];
 	grpc_slice slices[2];
 
-	store(head, 8, slot);
-	store(head + 8, 8, offset);
+	put64(head, slot);
+	put64(head + 8, offset);
 	slices[0] = grpc_slice_from_copied_buffer((const char *)head, sizeof(head));
 	slices[1] = grpc_slice_from_copied_buffer(bytes, length);
 	return send_slices(call, slices, 2);
@@ -183,9 +183,9 @@ bool raw_call_record(struct raw_call *call, enum raw_record type, size_t header,
 	uint8_t head[RECORD_SIZE];
 	grpc_slice slices[2];
 
-	store(head, 4, length);
-	store(head + 4, 2, type);
-	store(head + 6, 2, header);
+	put32(head, length);
+	put16(head + 4, type);
+	put16(head + 6, header);
 	slices[0] = grpc_slice_from_copied_buffer((const char *)head, sizeof(head));
 	slices[1] = grpc_slice_from_copied_buffer(body, length);
 	return send_slices(call, slices, 2);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rawpeer.h"
+#include "bytes.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -263,7 +264,7 @@ static bool send_packet(struct raw_verbs *peer, const void *record, size_t head,
 {
 	uint8_t packet[RAW_BUFFER] = {0};
 
-	verbs_put32(packet, peer->packets);
+	put32(packet, peer->packets);
 	memcpy(packet + VERBS_HEAD, record, head);
 	memcpy(packet + VERBS_HEAD + head, message, length);
 	if (count)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What two verbs backends say to each other, and where a slot's bytes go: without any adapter. */
 #include "framing.h"
+#include "bytes.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -168,7 +169,7 @@ static void test_place_comes_back(void **state)
 	assert_int_equal(place_decode(bytes, 29, &back), -EPROTO);
 	memset(bytes + 8, 0, 8);
 	assert_int_equal(place_decode(bytes, 28, &back), -EPROTO);
-	verbs_put32(bytes + 8, 1);
+	put32(bytes + 8, 1);
 	memset(bytes + 16, 0, 8);
 	assert_int_equal(place_decode(bytes, 32, &back), -EPROTO);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bytes.h"
 #include "scene.h"
 
 /* ---- Strangers --------------------------------------------------------- */
@@ -142,12 +143,12 @@ static void test_f31_packets_that_are_none(void **state)
 	scene_caught(&scene, -EPROTO, "a packet without a head");
 
 	scene_next(&scene);
-	verbs_put32(bytes, 1000000);
+	put32(bytes, 1000000);
 	raw_channel_send(&scene.peer.control, bytes, VERBS_HEAD);
 	scene_caught(&scene, -EPROTO, "more was taken than was sent");
 
 	scene_next(&scene);
-	verbs_put32(bytes, scene.peer.packets);
+	put32(bytes, scene.peer.packets);
 	memset(bytes + VERBS_HEAD, 0xee, 100);
 	raw_channel_send(&scene.peer.control, bytes, VERBS_HEAD + 100);
 	scene_caught(&scene, -EPROTO, "records that are none");

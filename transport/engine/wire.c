@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "tensor.h"
 
 #define PROOF_SIZE (8 + WIRE_MAC_SIZE)
@@ -12,41 +13,6 @@
 #define CLOCK_SIZE 24
 #define READY_HEAD 24
 #define PUSH_HEAD 40
-
-/* ---- Little-endian numbers --------------------------------------------- */
-
-static unsigned get16(const uint8_t *bytes)
-{
-	return (unsigned)bytes[0] | (unsigned)bytes[1] << 8;
-}
-
-static uint32_t get32(const uint8_t *bytes)
-{
-	return get16(bytes) | (uint32_t)get16(bytes + 2) << 16;
-}
-
-static uint64_t get64(const uint8_t *bytes)
-{
-	return get32(bytes) | (uint64_t)get32(bytes + 4) << 32;
-}
-
-static void put16(uint8_t *bytes, unsigned value)
-{
-	bytes[0] = (uint8_t)value;
-	bytes[1] = (uint8_t)(value >> 8);
-}
-
-static void put32(uint8_t *bytes, uint32_t value)
-{
-	put16(bytes, value & 0xffff);
-	put16(bytes + 2, value >> 16);
-}
-
-static void put64(uint8_t *bytes, uint64_t value)
-{
-	put32(bytes, (uint32_t)value);
-	put32(bytes + 4, (uint32_t)(value >> 32));
-}
 
 /* ---- Decode ------------------------------------------------------------ */
 

@@ -201,7 +201,7 @@ static void serve(struct tcp_socket *socket)
 	} else if (socket->role == SOCKET_STRANGER) {
 		stranger_read(socket);
 	} else if (socket->state != SOCKET_UP) {
-		link_event(socket);
+		connect_event(socket);
 	} else if (socket->role == SOCKET_CONTROL) {
 		if (socket->readable)
 			control_read(socket->link);

@@ -12,61 +12,11 @@
 /* Reads before others get their turn. */
 #define READ_BATCH 8
 
-/* An outbox that has grown beyond this is given back when it is empty. */
-#define OUTBOX_KEEP (32 * 1024)
-
 /* ---- Out --------------------------------------------------------------- */
-
-static size_t kept(const struct outbox *box)
-{
-	return box->end - box->start;
-}
 
 bool control_has_room(const struct backend_link *link)
 {
-	return kept(&link->outbox) < CONTROL_WINDOW;
-}
-
-/* Room for `length` more bytes, contiguous. */
-static uint8_t *append(struct outbox *box, size_t length)
-{
-	uint8_t *bytes;
-
-	if (box->room - box->end < length && box->start > 0 && box->start >= kept(box)) {
-		memcpy(box->bytes, box->bytes + box->start, kept(box));
-		box->end -= box->start;
-		box->sent -= box->start;
-		box->start = 0;
-	}
-	if (box->room - box->end < length) {
-		size_t room = box->room ? box->room : 1024;
-
-		while (room - box->end < length)
-			room *= 2;
-		bytes = realloc(box->bytes, room);
-		if (!bytes)
-			return NULL;
-		box->bytes = bytes;
-		box->room = room;
-	}
-	bytes = box->bytes + box->end;
-	box->end += length;
-	return bytes;
-}
-
-/* The head of a record; its `length` bytes follow at the returned address. */
-static uint8_t *record(struct backend_link *link, enum record_type type, size_t header,
-		       size_t length)
-{
-	uint8_t *out = append(&link->outbox, RECORD_SIZE + length);
-
-	if (!out)
-		return NULL;
-	put32(out, (uint32_t)length);
-	out[4] = (uint8_t)type;
-	out[5] = 0;
-	put16(out + 6, (uint16_t)header);
-	return out + RECORD_SIZE;
+	return haul_outbox_waiting(&link->outbox) < CONTROL_WINDOW;
 }
 
 int control_record(struct backend_link *link, enum record_type type, const void *bytes,
@@ -74,9 +24,9 @@ int control_record(struct backend_link *link, enum record_type type, const void 
 {
 	uint8_t *out;
 
-	if (kept(&link->outbox) > OUTBOX_MAX)
+	if (haul_outbox_waiting(&link->outbox) > OUTBOX_MAX)
 		return -ENOBUFS;
-	out = record(link, type, 0, length);
+	out = haul_outbox_record(&link->outbox, type, 0, length);
 	if (!out)
 		return -ENOMEM;
 	memcpy(out, bytes, length);
@@ -91,33 +41,25 @@ int tcp_control(struct backend_link *link, const uint8_t *message, size_t length
 int control_small(struct backend_link *link, const struct haul_push *push)
 {
 	uint64_t begin = link->context->traced ? haul_clock() : 0;
-	uint8_t *out = record(link, RECORD_SMALL, push->header_length,
-			      SMALL_SIZE + push->header_length + push->length);
+	int error = haul_outbox_small(&link->outbox, RECORD_SMALL, push);
 
-	if (!out)
-		return -ENOMEM;
-	put64(out, push->slot);
-	put64(out + 8, push->offset);
-	memcpy(out + SMALL_SIZE, push->header, push->header_length);
-	if (push->length)
-		memcpy(out + SMALL_SIZE + push->header_length, push->data, push->length);
-	if (link->context->traced)
+	if (!error && link->context->traced)
 		haul_trace_copy(link->endpoint, HAUL_SHARE_OUT, push->slot, push->length, begin);
-	return 0;
+	return error;
 }
 
 void control_write(struct backend_link *link)
 {
 	struct tcp_socket *socket = link->control;
-	struct outbox *box = &link->outbox;
+	struct haul_outbox *box = &link->outbox;
 
 	if (!socket || socket->state != SOCKET_UP)
 		return;
 	if (socket->writable)
 		socket->full = false;
-	while (socket->writable && box->sent < box->end) {
-		ssize_t sent = send(socket->fd, box->bytes + box->sent, box->end - box->sent,
-				    MSG_NOSIGNAL);
+	while (socket->writable && link->sent < haul_outbox_waiting(box)) {
+		ssize_t sent = send(socket->fd, box->bytes + box->start + link->sent,
+				    haul_outbox_waiting(box) - link->sent, MSG_NOSIGNAL);
 
 		if (sent < 0) {
 			if (errno == EINTR)
@@ -130,30 +72,22 @@ void control_write(struct backend_link *link)
 			socket->full = true;
 			return;
 		}
-		box->sent += (size_t)sent;
+		link->sent += (size_t)sent;
 	}
-	if (link->state == LINK_LEAVING && box->sent == box->end)
+	if (link->state == LINK_LEAVING && link->sent == haul_outbox_waiting(box))
 		shutdown(socket->fd, SHUT_WR);
 }
 
 /* The peer has taken everything before this position. */
 static int trim(struct backend_link *link, uint64_t taken)
 {
-	struct outbox *box = &link->outbox;
-	uint64_t count = taken - box->base;
+	uint64_t count = taken - link->base;
 
-	if (taken < box->base || count > box->sent - box->start)
+	if (taken < link->base || count > link->sent)
 		return -EPROTO;
-	box->start += count;
-	box->base = taken;
-	if (box->start < box->end)
-		return 0;
-	box->start = box->end = box->sent = 0;
-	if (box->room > OUTBOX_KEEP) {
-		free(box->bytes);
-		box->bytes = NULL;
-		box->room = 0;
-	}
+	link->base = taken;
+	link->sent -= count;
+	haul_outbox_drop(&link->outbox, count);
 	return 0;
 }
 
@@ -164,14 +98,8 @@ int control_rewind(struct backend_link *link, uint64_t taken)
 	/* What was half read belongs to a record that comes again. */
 	link->inbox_start = link->inbox_end = 0;
 	link->small_left = 0;
-	link->outbox.sent = link->outbox.start;
+	link->sent = 0;
 	return error;
-}
-
-void control_free(struct backend_link *link)
-{
-	free(link->outbox.bytes);
-	memset(&link->outbox, 0, sizeof(link->outbox));
 }
 
 /* ---- In ---------------------------------------------------------------- */
@@ -214,7 +142,7 @@ static int on_session_record(struct backend_link *link, enum record_type type, c
 		if (length != 8)
 			return -EPROTO;
 		/* One that comes again over a new socket says less than that one's preamble did. */
-		if (get64(body) >= link->outbox.base && trim(link, get64(body)))
+		if (get64(body) >= link->base && trim(link, get64(body)))
 			return -EPROTO;
 		push_small_waiting(link);
 		return 0;
@@ -222,7 +150,7 @@ static int on_session_record(struct backend_link *link, enum record_type type, c
 		if (length != 4)
 			return -EPROTO;
 		link->wanted_by_peer = get32(body) < STREAMS_MAX ? get32(body) : STREAMS_MAX;
-		link_open_streams(link, haul_clock());
+		connect_streams(link, haul_clock());
 		return 0;
 	case RECORD_STREAM_TAKEN:
 		if (length != 16)

@@ -49,6 +49,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "bytes.h"
+#include "streams/outbox.h"
+
 #define TCP_MAGIC 0x43544148u /* "HATC" */
 #define TCP_VERSION 1
 #define PREAMBLE_SIZE 48
@@ -77,9 +80,6 @@ struct preamble {
 	uint64_t taken;
 };
 
-#define RECORD_SIZE 8
-#define SMALL_SIZE 16 /* slot and offset of a SMALL */
-
 enum record_type {
 	RECORD_MESSAGE = 1,
 	RECORD_SMALL = 2,
@@ -91,39 +91,6 @@ enum record_type {
 
 #define CHUNK_SIZE 24
 #define CHUNK_MAGIC 0x4b4e4843u /* "CHNK" */
-
-static inline void put16(uint8_t *out, uint16_t value)
-{
-	out[0] = (uint8_t)value;
-	out[1] = (uint8_t)(value >> 8);
-}
-
-static inline void put32(uint8_t *out, uint32_t value)
-{
-	put16(out, (uint16_t)value);
-	put16(out + 2, (uint16_t)(value >> 16));
-}
-
-static inline void put64(uint8_t *out, uint64_t value)
-{
-	put32(out, (uint32_t)value);
-	put32(out + 4, (uint32_t)(value >> 32));
-}
-
-static inline uint16_t get16(const uint8_t *in)
-{
-	return (uint16_t)(in[0] | in[1] << 8);
-}
-
-static inline uint32_t get32(const uint8_t *in)
-{
-	return get16(in) | (uint32_t)get16(in + 2) << 16;
-}
-
-static inline uint64_t get64(const uint8_t *in)
-{
-	return get32(in) | (uint64_t)get32(in + 4) << 32;
-}
 
 static inline void preamble_encode(uint8_t out[PREAMBLE_SIZE], const struct preamble *preamble)
 {

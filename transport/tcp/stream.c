@@ -48,7 +48,7 @@ void stream_up(struct stream *stream)
 	stream_write(stream);
 }
 
-static struct chunk *logged(struct stream *stream, uint64_t number)
+static struct haul_chunk *logged(struct stream *stream, uint64_t number)
 {
 	return &stream->log[number % CHUNK_LOG];
 }
@@ -81,7 +81,7 @@ void stream_free(struct stream *stream)
 {
 	detach(stream);
 	for (; stream->log_first < log_end(stream); stream->log_first++)
-		transfer_release(logged(stream, stream->log_first)->transfer);
+		haul_transfer_release(logged(stream, stream->log_first)->transfer);
 	TAILQ_REMOVE(&stream->link->gone, stream, streams);
 	stream->link->gone_count--;
 	free(stream);
@@ -178,7 +178,7 @@ int stream_taken(struct backend_link *link, uint32_t name, bool final, uint64_t 
 		return -EPROTO;
 	was_full = stream->log_next - stream->log_first == CHUNK_LOG;
 	for (; stream->log_first < chunks; stream->log_first++)
-		transfer_release(logged(stream, stream->log_first)->transfer);
+		haul_transfer_release(logged(stream, stream->log_first)->transfer);
 	if (!final) {
 		if (was_full && stream->socket)
 			stream_write(stream);
@@ -236,7 +236,7 @@ static uint64_t trace_clock(const struct stream *stream)
 }
 
 /* A chunk was written, unless its push has ended meanwhile. */
-static void trace_out(const struct stream *stream, const struct chunk *chunk)
+static void trace_out(const struct stream *stream, const struct haul_chunk *chunk)
 {
 	const struct haul_push *push = chunk->transfer->push;
 	struct haul_share share = {
@@ -274,7 +274,7 @@ static void trace_in(const struct stream *stream)
 /* Begin the next chunk; false when there is none, or when the peer is too far behind. */
 static bool begin_chunk(struct stream *stream)
 {
-	struct chunk *chunk = logged(stream, stream->log_next);
+	struct haul_chunk *chunk = logged(stream, stream->log_next);
 
 	if (stream->log_next - stream->log_first == CHUNK_LOG ||
 	    !push_next_chunk(stream->link, chunk))
@@ -295,7 +295,7 @@ static bool begin_chunk(struct stream *stream)
 /* What is left of the chunk, as pieces for sendmsg(). Returns their sum. */
 static size_t gather(struct stream *stream, struct iovec pieces[2], size_t *count)
 {
-	const struct chunk *chunk = logged(stream, stream->log_next);
+	const struct haul_chunk *chunk = logged(stream, stream->log_next);
 	const struct haul_push *push = chunk->transfer->push;
 	const struct backend_link *link = stream->link;
 	uint64_t done = stream->written < CHUNK_SIZE ? 0 : stream->written - CHUNK_SIZE;
@@ -352,7 +352,7 @@ static int how_to_send(const struct stream *stream, size_t asked)
 static bool write_once(struct stream *stream, size_t *moved)
 {
 	struct tcp_socket *socket = stream->socket;
-	const struct chunk *chunk = logged(stream, stream->log_next);
+	const struct haul_chunk *chunk = logged(stream, stream->log_next);
 	struct iovec pieces[2];
 	struct msghdr message = {.msg_iov = pieces};
 	size_t asked = gather(stream, pieces, &message.msg_iovlen);
@@ -394,7 +394,7 @@ void stream_write(struct stream *stream)
 
 	if (!socket || socket->state != SOCKET_UP || !socket->writable)
 		return;
-	if (!stream->writing && (!push_pending(stream->link) || !in_use(stream)))
+	if (!stream->writing && (!haul_chunks_pending(&stream->link->chunks) || !in_use(stream)))
 		return;
 	while (moved < TURN) {
 		if (!stream->writing && !begin_chunk(stream))

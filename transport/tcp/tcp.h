@@ -6,16 +6,17 @@
 #include <sys/queue.h>
 #include <sys/socket.h>
 
-#include "../backend.h"
+#include "backend.h"
 #include "framing.h"
+#include "streams/chunks.h"
+#include "streams/small_pushes.h"
+
+#define MS UINT64_C(1000000) /* in ns */
 
 #define STREAMS_MAX 64
 
 /* Streams that broke and are not settled: beyond this no new one is opened or let in. */
 #define GONE_MAX 256
-
-/* Tensors of 2^n to 2^(n+1) - 1 bytes are one class. */
-#define SIZE_CLASSES 64
 
 /* The control stream is read in pieces of this size; a longer record arrives in several. */
 #define INBOX_SIZE (16 * 1024)
@@ -92,25 +93,7 @@ struct tcp_socket {
 	uint8_t preamble[PREAMBLE_SIZE];
 };
 
-/* ---- Pushes and chunks ------------------------------------------------- */
-
-/* A push that is cut into chunks. Lives until no chunk log names it any more. */
-struct transfer {
-	TAILQ_ENTRY(transfer) queued; /* in link->transfers while it has bytes to give out */
-	TAILQ_ENTRY(transfer) sized;  /* ... and in link->by_size */
-	unsigned class;               /* of its size: the index into link->by_size */
-	TAILQ_ENTRY(transfer) all;    /* in link->all_transfers while it has a push */
-	struct haul_push *push;       /* NULL: ended; its chunks are not needed any more */
-	bool waiting;                 /* in link->transfers */
-	unsigned users;               /* log entries, returned chunks, and the push itself */
-	uint64_t next;                /* the first byte that was never given out */
-};
-
-struct chunk {
-	struct transfer *transfer;
-	uint64_t offset;
-	uint32_t length;
-};
+/* ---- Streams ----------------------------------------------------------- */
 
 struct stream {
 	TAILQ_ENTRY(stream) streams; /* in link->streams or link->gone */
@@ -120,7 +103,7 @@ struct stream {
 	uint64_t used_at; /* haul_clock() of the last chunk, either way */
 
 	/* out: chunks [log_first, log_next) may not be taken yet; the last may be half written */
-	struct chunk log[CHUNK_LOG];
+	struct haul_chunk log[CHUNK_LOG];
 	uint64_t log_first, log_next;
 	bool writing;     /* the chunk log_next - 1 is being written */
 	uint64_t written; /* of it, the header included */
@@ -142,7 +125,6 @@ struct stream {
 };
 
 TAILQ_HEAD(stream_list, stream);
-TAILQ_HEAD(transfer_list, transfer);
 
 /* ---- Links ------------------------------------------------------------- */
 
@@ -150,14 +132,6 @@ enum link_state {
 	LINK_CONNECTING, /* the connecting side: until the answer to OPEN */
 	LINK_OPEN,
 	LINK_LEAVING, /* disconnected in order: the outbox still leaves */
-};
-
-/* The sender's half of the control stream. Bytes are kept until the peer has taken them. */
-struct outbox {
-	uint8_t *bytes;
-	size_t start, end, room; /* kept bytes are [start, end) */
-	size_t sent;             /* of these, handed to the socket: [start, sent) */
-	uint64_t base;           /* position in the stream of bytes[start] */
 };
 
 /* How many streams? See tune.c. */
@@ -207,7 +181,10 @@ struct backend_link {
 	uint64_t leave_until;
 
 	struct tcp_socket *control, *pulse;
-	struct outbox outbox;
+	/* The sender's half of the control stream. Bytes are kept until the peer has taken them. */
+	struct haul_outbox outbox;
+	size_t sent;   /* of these, handed to the socket */
+	uint64_t base; /* position in the stream of the first of them */
 	uint8_t *inbox;
 	size_t inbox_start, inbox_end;
 	uint64_t taken, taken_told; /* bytes of the control stream read here, and of these told */
@@ -224,15 +201,8 @@ struct backend_link {
 	uint32_t next_stream;
 	uint64_t stream_retry_at;
 	unsigned wanted_by_peer;
-	struct transfer_list transfers; /* with bytes to give out, oldest first */
-	/* The same by size, within a class oldest first. */
-	struct transfer_list by_size[SIZE_CLASSES];
-	uint64_t classes;   /* which of these are not empty, a bit each */
-	bool smallest_turn; /* the next chunk is the smallest tensor's */
-	struct transfer_list all_transfers;
-	struct chunk *returned; /* chunks of broken streams, to be sent first */
-	size_t returned_count, returned_room;
-	struct haul_push *small_first, *small_last; /* small pushes that wait for the window */
+	struct haul_chunks chunks;              /* of large pushes */
+	struct haul_small_pushes small_waiting; /* for the window of the control stream */
 
 	struct tune tune;
 	uint64_t moved_at;      /* the last chunk, either way: haul_clock() */
@@ -311,8 +281,6 @@ void stranger_read(struct tcp_socket *socket);
 void strangers_expire(struct backend_context *context, uint64_t now);
 
 /* link.c */
-int tcp_connect(struct backend_context *context, const char *where, haul_endpoint *engine,
-		char *address, size_t room, struct backend_link **link);
 void tcp_disconnect(struct backend_link *link, bool in_order);
 unsigned tcp_leaving(struct backend_context *context);
 void tcp_statistics(struct backend_link *link, struct haul_statistics *statistics);
@@ -325,23 +293,28 @@ void link_fail(struct backend_link *link, int error, const char *why);
 void link_socket_broken(struct tcp_socket *socket, int error);
 void link_adopt(struct backend_link *link, struct tcp_socket *socket,
 		const struct preamble *preamble);
-void link_event(struct tcp_socket *socket); /* of a socket that isn't up yet */
-void link_open_streams(struct backend_link *link, uint64_t now);
 /* Look at the link again then, at the latest. */
 void link_timer(struct backend_link *link, uint64_t at);
 void link_timers(struct backend_link *link, uint64_t now);
-uint64_t link_next_timer(const struct backend_link *link);
+
+/* connect.c */
+int tcp_connect(struct backend_context *context, const char *where, haul_endpoint *engine,
+		char *address, size_t room, struct backend_link **link);
+void connect_event(struct tcp_socket *socket); /* of a socket that isn't up yet */
+/* The control stream or the pulse is away: look after the new one. */
+void connect_missing(struct backend_link *link, struct tcp_socket **missing, enum socket_role role,
+		     uint64_t now);
+void connect_streams(struct backend_link *link, uint64_t now); /* as many as are wanted */
 
 /* control.c */
 int tcp_control(struct backend_link *link, const uint8_t *message, size_t length);
 int control_record(struct backend_link *link, enum record_type type, const void *bytes,
 		   size_t length);
-int control_small(struct backend_link *link, const struct haul_push *push);
+int control_small(struct backend_link *link, const struct haul_push *push); /* 0 or -ENOMEM */
 void control_write(struct backend_link *link);
 void control_read(struct backend_link *link);
 int control_rewind(struct backend_link *link, uint64_t taken); /* a new socket goes on there */
 bool control_has_room(const struct backend_link *link);
-void control_free(struct backend_link *link);
 
 /* stream.c */
 struct stream *stream_new(struct backend_link *link, struct tcp_socket *socket, uint32_t name);
@@ -359,12 +332,10 @@ bool stream_use_bbr(struct stream *stream); /* false: it did already */
 int tcp_push(struct backend_link *link, struct haul_push *push);
 int tcp_push_end(struct backend_link *link, struct haul_push *push, enum haul_push_end why);
 void tcp_flush(struct backend_link *link);
-bool push_next_chunk(struct backend_link *link, struct chunk *chunk);
-void push_return_chunk(struct backend_link *link, const struct chunk *chunk);
+bool push_next_chunk(struct backend_link *link, struct haul_chunk *chunk);
+void push_return_chunk(struct backend_link *link, const struct haul_chunk *chunk);
 void push_small_waiting(struct backend_link *link);
 void push_forget(struct backend_link *link);
-void transfer_release(struct transfer *transfer);
-bool push_pending(const struct backend_link *link); /* bytes that no stream has taken yet */
 
 /* tune.c */
 void tune_init(struct backend_link *link);

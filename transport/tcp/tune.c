@@ -21,8 +21,6 @@
 
 #include "tcp.h"
 
-#define MS UINT64_C(1000000)
-
 /* One measurement, of time in which there was something to send. */
 #define EPOCH (150 * MS)
 /* After a change, TCP needs this long to find its speed. */
@@ -198,7 +196,7 @@ static void set_target(struct backend_link *link, unsigned target)
 	haul_log(HAUL_LOG_DEBUG, "%u streams instead of %u", target, link->tune.target);
 	link->tune.target = target;
 	if (link->connector)
-		link_open_streams(link, haul_clock());
+		connect_streams(link, haul_clock());
 	else
 		tune_ask(link);
 	tcp_flush(link);
