@@ -22,6 +22,7 @@ struct memory_config {
 	bool shuffle;  /* pieces arrive in any order, before their header too */
 	bool sticky;   /* a slot can't be taken back before the peer has answered (as RDMA) */
 	bool slow_end; /* a push is only let go of in the next progress */
+	bool keeper;   /* a thread of the backend's drives, too, and links leave slowly */
 };
 
 /* ---- What tests do ----------------------------------------------------- */
@@ -142,6 +143,12 @@ struct backend_context {
 	uint64_t next_due;
 	uint64_t random;
 	bool again; /* progress has more to do */
+	uint64_t leaving_until;
+	bool waits; /* a thread is in wait: atomic */
+
+	/* With keeper=yes. */
+	pthread_t keeper;
+	bool keeper_ends; /* atomic */
 };
 
 /* What the contexts share: everything in here is guarded by its lock, which is a leaf. */

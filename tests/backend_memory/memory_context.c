@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 static int context_probe(char *reason, size_t room)
@@ -15,6 +16,36 @@ static int context_probe(char *reason, size_t room)
 	snprintf(reason, room, "runs everywhere, within one process");
 	return 0;
 }
+
+static _Noreturn void broken(const char *what)
+{
+	fprintf(stderr, "memory: %s\n", what);
+	abort();
+}
+
+/* ---- The keeper -------------------------------------------------------- */
+
+static void *keep(void *argument)
+{
+	const struct timespec rest = {.tv_nsec = 20000};
+	struct backend_context *context = argument;
+
+	while (!__atomic_load_n(&context->keeper_ends, __ATOMIC_ACQUIRE)) {
+		haul_drive(context->engine);
+		nanosleep(&rest, NULL);
+	}
+	return NULL;
+}
+
+static void keeper_stop(struct backend_context *context)
+{
+	if (!context->config->keeper)
+		return;
+	__atomic_store_n(&context->keeper_ends, true, __ATOMIC_RELEASE);
+	pthread_join(context->keeper, NULL);
+}
+
+/* ---- Opening and closing ----------------------------------------------- */
 
 static int context_open(haul_context *engine, const void *config, struct backend_context **out)
 {
@@ -35,6 +66,11 @@ static int context_open(haul_context *engine, const void *config, struct backend
 		return haul_fail(engine, -EMFILE,
 				 "no descriptor for the context (ulimit -n shows and raises the "
 				 "limit)");
+	}
+	if (context->config->keeper && pthread_create(&context->keeper, NULL, keep, context)) {
+		close(context->wake);
+		free(context);
+		return haul_fail(engine, -EAGAIN, "no thread for the keeper");
 	}
 	house_lock();
 	TAILQ_INSERT_TAIL(&house.contexts, context, all);
@@ -83,6 +119,7 @@ static void context_close(struct backend_context *context)
 {
 	struct backend_link *link;
 
+	keeper_stop(context);
 	/* The house knows no link of ours any more, and forgets us here: nothing new comes in. */
 	house_lock();
 	TAILQ_REMOVE(&house.contexts, context, all);
@@ -298,9 +335,12 @@ static int look_after(struct backend_context *context)
 static int context_progress(struct backend_context *context)
 {
 	uint64_t value;
-	ssize_t ignored = read(context->wake, &value, sizeof(value));
+	ssize_t ignored;
 	int done;
 
+	if (__atomic_load_n(&context->waits, __ATOMIC_ACQUIRE))
+		broken("progress while a thread is in wait");
+	ignored = read(context->wake, &value, sizeof(value));
 	(void)ignored;
 	context->again = false;
 	done = deliver_due(context);
@@ -313,7 +353,10 @@ static void context_wait(struct backend_context *context, int timeout_ms)
 {
 	struct pollfd list = {.fd = context->wake, .events = POLLIN};
 
+	if (__atomic_exchange_n(&context->waits, true, __ATOMIC_ACQ_REL))
+		broken("two threads in wait");
 	poll(&list, 1, timeout_ms);
+	__atomic_store_n(&context->waits, false, __ATOMIC_RELEASE);
 }
 
 static void context_wake(struct backend_context *context)
@@ -331,7 +374,12 @@ static int context_event_fd(struct backend_context *context)
 
 static uint64_t context_next_timer(struct backend_context *context)
 {
-	return context->again ? 0 : context->next_due;
+	uint64_t leaving =
+		haul_clock() < context->leaving_until ? context->leaving_until : UINT64_MAX;
+
+	if (context->again)
+		return 0;
+	return leaving < context->next_due ? leaving : context->next_due;
 }
 
 /* ---- The backend ------------------------------------------------------- */
@@ -370,6 +418,10 @@ static const struct haul_option memory_options[] = {
 	{{"slow_end", "no", "yes or no", "pushes are let go of a little later"},
 	 HAUL_OPTION_SWITCH,
 	 AT(slow_end)},
+	{{"keeper", "no", "yes or no",
+	  "a thread of the backend's drives too, and links leave slowly"},
+	 HAUL_OPTION_SWITCH,
+	 AT(keeper)},
 	{{NULL}},
 };
 

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ns that a link which ended in order takes to leave, with keeper=yes. */
+#define LEAVING UINT64_C(2000000)
+
 /* ---- Addresses --------------------------------------------------------- */
 
 /*
@@ -215,6 +218,8 @@ static void link_disconnect(struct backend_link *link, bool in_order)
 	link->dead = true;
 	link->endpoint = NULL;
 	link->context->again = true;
+	if (in_order && link->context->config->keeper)
+		link->context->leaving_until = haul_clock() + LEAVING;
 	data_forget(link);
 	house_lock();
 	TAILQ_REMOVE(&house.links, link, known);
@@ -225,7 +230,7 @@ static void link_disconnect(struct backend_link *link, bool in_order)
 /* Messages are in the peer's inbox as soon as they are said. */
 static unsigned link_leaving(struct backend_context *context)
 {
-	return 0;
+	return haul_clock() < context->leaving_until;
 }
 
 static int link_control(struct backend_link *link, const uint8_t *bytes, size_t length)

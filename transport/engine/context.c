@@ -381,6 +381,8 @@ void haul_close(haul_context *context)
 	}
 	poll_stop(context);
 	pthread_mutex_lock(&context->lock);
+	/* For good: a thread of the backend's finds it taken while the last messages leave. */
+	context->driving = true;
 	while (!TAILQ_EMPTY(&context->listeners)) {
 		haul_listener *listener = TAILQ_FIRST(&context->listeners);
 
