@@ -56,6 +56,14 @@ def fit_into_page(svg, title):
     return svg.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
 
 
+def standalone(svg):
+    """A picture of the page as a file of its own, with the page's colours."""
+    with open(os.path.join(SCRIPTS, "style.css"), encoding="utf-8") as file:
+        colours = file.read().split("* {", 1)[0]
+    return re.sub(r"(<svg[^>]*>)", lambda start: f"{start[1]}\n<style>{colours}"
+                  "svg { background: var(--paper); font-family: sans-serif }</style>", svg, count=1)
+
+
 def page_colour(match):
     role = ROLES.get(",".join(match.groups()))
     return f"var(--{role})" if role else match[0]
