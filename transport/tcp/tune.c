@@ -350,7 +350,9 @@ void tune_run(struct backend_link *link, uint64_t now)
 
 	if (!automatic(link) || !tune->busy_since || now < tune_next(link))
 		return;
-	if (tune->recount || tune->settling) {
+	/* Of many clients that begin at once, none knows of the others before the server has said
+	 * so. */
+	if (tune->recount || tune->settling || !link->crowd_at_peer) {
 		tune->recount = false;
 		restart(link, now, false);
 		return;
