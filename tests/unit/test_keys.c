@@ -7,6 +7,7 @@
 #define MILLION 1000000
 /* Of the smallest table: two buckets. */
 #define FIRST_PLACES 14
+#define FIRST_KEYS (FIRST_PLACES + KEYS_YOUNG)
 
 struct operation {
 	TAILQ_ENTRY(operation) queued;
@@ -21,9 +22,21 @@ static struct key_entry *add(struct keys *keys, uint64_t number)
 	return keys_find_or_add(keys, &number, sizeof(number));
 }
 
+/* NULL: it is not there. */
+static struct key_entry *find_bytes(struct keys *keys, const void *bytes, size_t length)
+{
+	size_t count = keys->count;
+	struct key_entry *entry = keys_find_or_add(keys, bytes, length);
+
+	if (keys->count == count)
+		return entry;
+	keys_drop_if_empty(keys, entry);
+	return NULL;
+}
+
 static struct key_entry *find(struct keys *keys, uint64_t number)
 {
-	return keys_find(keys, &number, sizeof(number));
+	return find_bytes(keys, &number, sizeof(number));
 }
 
 static void empty(void **state)
@@ -31,8 +44,8 @@ static void empty(void **state)
 	struct keys keys;
 
 	keys_init(&keys, 1);
-	assert_null(keys.index.buckets); /* an endpoint without keys costs nothing */
-	assert_null(keys_find(&keys, "a", 1));
+	assert_null(find_bytes(&keys, "a", 1));
+	assert_null(keys.index.tags); /* few keys need no index */
 	keys_free(&keys);
 	keys_free(&keys);
 }
@@ -45,7 +58,7 @@ static void lengths_and_bytes_count(void **state)
 
 	keys_init(&keys, 2);
 	for (size_t length = 1; length <= 255; length++) {
-		assert_null(keys_find(&keys, bytes, length));
+		assert_null(find_bytes(&keys, bytes, length));
 		entries[length] = keys_find_or_add(&keys, bytes, length);
 		assert_non_null(entries[length]);
 		assert_int_equal(entries[length]->length, length);
@@ -54,12 +67,12 @@ static void lengths_and_bytes_count(void **state)
 		assert_true(TAILQ_EMPTY(&entries[length]->slots));
 	}
 	for (size_t length = 1; length <= 255; length++) {
-		assert_ptr_equal(keys_find(&keys, bytes, length), entries[length]);
+		assert_ptr_equal(find_bytes(&keys, bytes, length), entries[length]);
 		assert_ptr_equal(keys_find_or_add(&keys, bytes, length), entries[length]);
 	}
 	bytes[254] = 1;
-	assert_null(keys_find(&keys, bytes, 255));
-	assert_ptr_equal(keys_find(&keys, bytes, 254), entries[254]);
+	assert_null(find_bytes(&keys, bytes, 255));
+	assert_ptr_equal(find_bytes(&keys, bytes, 254), entries[254]);
 	assert_int_equal(keys.count, 255);
 	keys_free(&keys);
 }
@@ -74,15 +87,15 @@ static void same_hash_other_key(void **state)
 	entry = keys_find_or_add(&keys, "apple", 5);
 	other = keys_find_or_add(&keys, "peach", 5);
 	memcpy(entry->bytes, "grape", 5); /* under the hash of "apple" */
-	assert_null(keys_find(&keys, "apple", 5));
+	assert_null(find_bytes(&keys, "apple", 5));
 	entry->length = 4;
 	memcpy(entry->bytes, "apple", 5); /* or the beginning of it */
-	assert_null(keys_find(&keys, "apple", 5));
-	assert_ptr_equal(keys_find(&keys, "peach", 5), other);
+	assert_null(find_bytes(&keys, "apple", 5));
+	assert_ptr_equal(find_bytes(&keys, "peach", 5), other);
 	assert_ptr_not_equal(keys_find_or_add(&keys, "apple", 5), entry);
 	assert_int_equal(keys.count, 3);
 	keys_drop_if_empty(&keys, entry); /* found by its address among those of the same hash */
-	assert_non_null(keys_find(&keys, "apple", 5));
+	assert_non_null(find_bytes(&keys, "apple", 5));
 	assert_int_equal(keys.count, 2);
 	keys_free(&keys);
 }
@@ -98,14 +111,14 @@ static void kept_while_a_queue_is_not_empty(void **state)
 	entry = keys_find_or_add(&keys, "k", 1);
 	TAILQ_INSERT_TAIL(&entry->sends, &send, queued);
 	keys_drop_if_empty(&keys, entry);
-	assert_ptr_equal(keys_find(&keys, "k", 1), entry);
+	assert_ptr_equal(find_bytes(&keys, "k", 1), entry);
 	TAILQ_REMOVE(&entry->sends, &send, queued);
 	TAILQ_INSERT_TAIL(&entry->slots, &slot, queued);
 	keys_drop_if_empty(&keys, entry);
-	assert_ptr_equal(keys_find(&keys, "k", 1), entry);
+	assert_ptr_equal(find_bytes(&keys, "k", 1), entry);
 	TAILQ_REMOVE(&entry->slots, &slot, queued);
 	keys_drop_if_empty(&keys, entry);
-	assert_null(keys_find(&keys, "k", 1));
+	assert_null(find_bytes(&keys, "k", 1));
 	assert_int_equal(keys.count, 0);
 	keys_free(&keys);
 }
@@ -147,13 +160,13 @@ static void grows_step_by_step(void **state)
 
 	keys_init(&keys, 6);
 	for (uint64_t i = 0; i < 200000; i++) {
-		bool moving = keys.old.buckets;
+		bool moving = keys.old.tags;
 		size_t before = keys.old_next, end = keys.old.mask + 1;
 
 		assert_non_null(add(&keys, i));
-		resizes += !moving && keys.old.buckets;
+		resizes += !moving && keys.old.tags;
 		if (moving) {
-			size_t moved = (keys.old.buckets ? keys.old_next : end) - before;
+			size_t moved = (keys.old.tags ? keys.old_next : end) - before;
 
 			most = moved > most ? moved : most;
 		}
@@ -199,26 +212,30 @@ static void without_memory(void **state)
 	struct keys keys;
 
 	keys_init(&keys, 8);
-	for (int left = 0; left < 2; left++) { /* the buckets, the entry */
-		memory_left = left;
-		assert_null(add(&keys, 1));
+	for (uint64_t i = 0; i < KEYS_YOUNG; i++) {
+		memory_left = 0;
+		assert_null(add(&keys, i)); /* the entry */
 		memory_left = -1;
-		assert_null(find(&keys, 1));
-		assert_int_equal(keys.count, 0);
+		assert_non_null(add(&keys, i));
 	}
+	memory_left = 1;
+	assert_null(add(&keys, KEYS_YOUNG)); /* the buckets */
+	assert_int_equal(keys.count, KEYS_YOUNG);
+	memory_left = 2;
+	assert_non_null(add(&keys, KEYS_YOUNG));
 	/* One allocation for each entry of the two buckets, and none for a larger table. */
-	for (uint64_t i = 0; i < FIRST_PLACES; i++) {
+	for (uint64_t i = KEYS_YOUNG + 1; i < FIRST_KEYS; i++) {
 		memory_left = 1;
 		assert_non_null(add(&keys, i));
 	}
 	memory_left = 1;
-	assert_null(add(&keys, FIRST_PLACES)); /* no place left */
+	assert_null(add(&keys, FIRST_KEYS)); /* no place left */
 	memory_left = -1;
-	assert_int_equal(keys.count, FIRST_PLACES);
+	assert_int_equal(keys.count, FIRST_KEYS);
 	assert_int_equal(keys.index.mask + 1, 2);
-	for (uint64_t i = 0; i < FIRST_PLACES; i++)
+	for (uint64_t i = 0; i < FIRST_KEYS; i++)
 		assert_non_null(find(&keys, i));
-	for (uint64_t i = FIRST_PLACES; i < 100; i++)
+	for (uint64_t i = FIRST_KEYS; i < 100; i++)
 		assert_non_null(add(&keys, i));
 	assert_true(keys.index.mask + 1 >= 16);
 	for (uint64_t i = 0; i < 100; i++)
@@ -229,14 +246,14 @@ static void without_memory(void **state)
 /* Where many keys want one place they go elsewhere, and are all found as others come and go. */
 static void crowded(void **state)
 {
-	static struct key_entry *entries[3 * FIRST_PLACES / 4 + 1];
+	static struct key_entry *entries[KEYS_YOUNG + 3 * FIRST_PLACES / 4];
 	struct keys keys;
 
 	for (uint64_t seed = 0; seed < 200; seed++) {
 		keys_init(&keys, seed);
 		for (uint64_t turn = 0; turn < 50; turn++) {
 			for (uint64_t i = 0; i < COUNT(entries); i++) {
-				memory_left = keys.index.buckets ? 1 : 2; /* it can't grow */
+				memory_left = keys.index.tags ? 1 : 2; /* it can't grow */
 				entries[i] = add(&keys, turn * COUNT(entries) + i);
 				assert_non_null(entries[i]);
 			}

@@ -20,35 +20,43 @@ TAILQ_HEAD(remote_slot_queue, remote_slot);
 
 struct key_entry {
 	uint64_t hash;
-	uint64_t follower; /* the hash of the key that was added next; 0: none yet */
+	/* The key that was added KEYS_YOUNG later, to fetch: it may be gone. NULL: none yet. */
+	const struct key_entry *ahead;
 	struct operation_queue sends;
 	struct remote_slot_queue slots;
+	uint32_t ahead_hash; /* the lower half */
 	uint8_t length;
 	uint8_t bytes[];
 };
 
-struct key_bucket;
+struct key_tags;
+struct key_places;
 
 /* 2^n buckets; NULL: none. */
 struct key_index {
-	struct key_bucket *buckets;
+	struct key_tags *tags;
+	struct key_places *places; /* in the same memory, behind the tags */
 	size_t mask;
 };
+
+/* How many of the latest keys are not in the index yet. Their tags are compared as one number. */
+#define KEYS_YOUNG 8
 
 struct keys {
 	/* keys.c's own */
 	struct key_index index;
 	struct key_index old; /* being moved over, from old_next on */
 	size_t old_next;
-	size_t count;
-	struct key_entry *latest; /* the key that was added last, or NULL */
+	size_t count; /* with the young ones */
+	struct key_entry *young[KEYS_YOUNG];
+	uint8_t young_tags[KEYS_YOUNG]; /* 0: none */
+	unsigned young_next;            /* the oldest one's place */
 	uint64_t seed;
 };
 
 void keys_init(struct keys *keys, uint64_t seed); /* no memory is taken before the first key */
 void keys_free(struct keys *keys); /* with all entries; their queues are not looked at */
 
-struct key_entry *keys_find(struct keys *keys, const void *bytes, size_t length);
 /* NULL: -ENOMEM */
 struct key_entry *keys_find_or_add(struct keys *keys, const void *bytes, size_t length);
 /* Frees it when both queues are empty. */
