@@ -315,14 +315,19 @@ void poll_signal(haul_context *context); /* bring haul_event_fd()'s state up to 
 /* operation.c */
 struct operation *operation_new(haul_context *context, enum operation_kind kind,
 				haul_endpoint *endpoint, const struct haul_op *op);
-int operation_set_key(struct operation *operation, struct haul_key key);
-int operation_set_memory(struct operation *operation, const DLTensor *tensor, haul_region *region,
-			 unsigned use);
+/*
+ * A new send, receive or query with all that it was given, in no queue yet: 0, or an error with its
+ * detail. Queries have no tensor.
+ */
+int operation_begin(haul_endpoint *endpoint, enum operation_kind kind, struct haul_key key,
+		    const DLTensor *tensor, haul_region *region, const struct haul_op *op,
+		    struct operation **out);
+void operation_abandon(
+	struct operation *operation); /* it is in no queue, and never was handed out */
 int operation_set_timeout(struct operation *operation, const struct haul_op *op);
 void operation_complete(struct operation *operation, int result);
 void operation_free(struct operation *operation);
 void operation_cancel(struct operation *operation, int result);
-int op_check(haul_context *context, const struct haul_op *op);
 
 /* endpoint.c */
 haul_endpoint *endpoint_new(haul_context *context, enum wire_role role);

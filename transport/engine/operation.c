@@ -9,7 +9,7 @@
 /* Operations kept for the next ones; more are given back. */
 #define SPARE_MAX 4096
 
-int op_check(haul_context *context, const struct haul_op *op)
+static int check_op(haul_context *context, const struct haul_op *op)
 {
 	if (op && op->size != sizeof(*op))
 		return context_fail(
@@ -65,7 +65,7 @@ void operation_free(struct operation *operation)
 	TAILQ_INSERT_HEAD(&context->spare, operation, queued);
 }
 
-int operation_set_key(struct operation *operation, struct haul_key key)
+static int set_key(struct operation *operation, struct haul_key key)
 {
 	uint8_t *bytes = operation->key_inline;
 
@@ -98,8 +98,8 @@ static int register_once(struct operation *operation, unsigned use)
 	return error;
 }
 
-int operation_set_memory(struct operation *operation, const DLTensor *tensor, haul_region *region,
-			 unsigned use)
+static int set_memory(struct operation *operation, const DLTensor *tensor, haul_region *region,
+		      unsigned use)
 {
 	haul_context *context = operation->context;
 	char reason[256];
@@ -135,6 +135,41 @@ int operation_set_timeout(struct operation *operation, const struct haul_op *op)
 	if (deadlines_set(&operation->context->deadlines, &operation->timer.deadline, now + length))
 		return context_fail(operation->context, -ENOMEM, "no memory for a deadline");
 	return 0;
+}
+
+int operation_begin(haul_endpoint *endpoint, enum operation_kind kind, struct haul_key key,
+		    const DLTensor *tensor, haul_region *region, const struct haul_op *op,
+		    struct operation **out)
+{
+	haul_context *context = endpoint->context;
+	unsigned use = kind == OPERATION_SEND ? HAUL_USE_SEND : HAUL_USE_RECV;
+	struct operation *operation;
+	int error = check_op(context, op);
+
+	if (error)
+		return error;
+	if (endpoint->state != ENDPOINT_OPEN || endpoint->doomed)
+		return context_fail(context, -ENOTCONN, "endpoint %s is lost: %s",
+				    endpoint->address, endpoint->lost_why);
+	operation = operation_new(context, kind, endpoint, op);
+	if (!operation)
+		return -ENOMEM;
+	error = set_key(operation, key);
+	if (!error && kind != OPERATION_QUERY)
+		error = set_memory(operation, tensor, region, use);
+	if (!error)
+		error = operation_set_timeout(operation, op);
+	if (error)
+		operation_abandon(operation);
+	else
+		*out = operation;
+	return error;
+}
+
+void operation_abandon(struct operation *operation)
+{
+	deadlines_clear(&operation->context->deadlines, &operation->timer.deadline);
+	operation_free(operation);
 }
 
 void operation_explain(struct operation *operation, const char *text)

@@ -448,7 +448,7 @@ int recv_start(haul_endpoint *endpoint, enum operation_kind kind, struct haul_ke
 	       DLTensor *tensor, haul_region *region, const struct haul_op *op,
 	       struct operation **blocking)
 {
-	struct operation *operation = NULL;
+	struct operation *operation;
 	haul_context *context;
 	int error;
 
@@ -458,25 +458,9 @@ int recv_start(haul_endpoint *endpoint, enum operation_kind kind, struct haul_ke
 	error = context_enter(context);
 	if (error)
 		return error;
-	error = op_check(context, op);
+	error = operation_begin(endpoint, kind, key, tensor, region, op, &operation);
 	if (error)
-		goto failed;
-	if (endpoint->state != ENDPOINT_OPEN || endpoint->doomed) {
-		error = context_fail(context, -ENOTCONN, "endpoint %s is lost: %s",
-				     endpoint->address, endpoint->lost_why);
-		goto failed;
-	}
-	error = -ENOMEM;
-	operation = operation_new(context, kind, endpoint, op);
-	if (!operation)
-		goto failed;
-	error = operation_set_key(operation, key);
-	if (!error && kind == OPERATION_RECV)
-		error = operation_set_memory(operation, tensor, region, HAUL_USE_RECV);
-	if (!error)
-		error = operation_set_timeout(operation, op);
-	if (error)
-		goto failed;
+		goto done;
 	if (blocking)
 		operation->blocking = true;
 	trace_called(operation);
@@ -489,20 +473,16 @@ int recv_start(haul_endpoint *endpoint, enum operation_kind kind, struct haul_ke
 		error = post(operation);
 		if (error == -EAGAIN) {
 			wait_unposted(operation);
+			error = 0;
 		} else if (error) {
 			TAILQ_REMOVE(&endpoint->operations, operation, all);
-			goto failed;
+			operation_abandon(operation);
+			goto done;
 		}
 	}
 	if (blocking)
 		*blocking = operation;
-	context_leave(context);
-	return 0;
-failed:
-	if (operation) {
-		deadlines_clear(&context->deadlines, &operation->timer.deadline);
-		operation_free(operation);
-	}
+done:
 	context_leave(context);
 	return error;
 }

@@ -326,27 +326,38 @@ void send_ready(haul_endpoint *endpoint, const struct wire_ready *ready)
 
 /* A slot that isn't known was given up by this side while the peer's answer was on its way. */
 
-void send_placed(haul_endpoint *endpoint, uint64_t name)
+/*
+ * The peer's last word on a slot, which is forgotten. The operation that it ends, or NULL: there is
+ * none any more, or this can't be said of it (`lie`).
+ */
+static struct operation *release_slot(haul_endpoint *endpoint, uint64_t name, const char *lie)
 {
 	struct remote_slot *slot = remote_find(endpoint, name);
 	struct operation *operation;
 
 	if (!slot)
-		return;
+		return NULL;
 	operation = slot->operation;
 	if (!operation || operation->state == STATE_DIGESTING) {
 		endpoint_doom(endpoint, -EPROTO, "the peer has a tensor that was not sent");
-		return;
+		return NULL;
 	}
 	/* What is to be returned or sent again still needs the slot. */
 	if (operation->state == STATE_ENDING && operation->ending != ENDING_GIVEN_UP) {
-		endpoint_doom(endpoint, -EPROTO,
-			      "the peer has placed what it cancelled or asked for again");
-		return;
+		endpoint_doom(endpoint, -EPROTO, lie);
+		return NULL;
 	}
 	operation->remote = NULL;
 	remote_drop(endpoint, slot);
-	if (operation->state == STATE_PUSHING)
+	return operation->state == STATE_PUSHING ? operation : NULL;
+}
+
+void send_placed(haul_endpoint *endpoint, uint64_t name)
+{
+	struct operation *operation = release_slot(
+		endpoint, name, "the peer has placed what it cancelled or asked for again");
+
+	if (operation)
 		end_push(operation, ENDING_PLACED, HAUL_PUSH_PLACED);
 }
 
@@ -399,24 +410,10 @@ void send_again(haul_endpoint *endpoint, uint64_t name)
 
 void send_failed(haul_endpoint *endpoint, uint64_t name)
 {
-	struct remote_slot *slot = remote_find(endpoint, name);
-	struct operation *operation;
+	struct operation *operation = release_slot(
+		endpoint, name, "the peer gives up what it cancelled or asked for again");
 
-	if (!slot)
-		return;
-	operation = slot->operation;
-	if (!operation || operation->state == STATE_DIGESTING) {
-		endpoint_doom(endpoint, -EPROTO, "the peer has a tensor that was not sent");
-		return;
-	}
-	if (operation->state == STATE_ENDING && operation->ending != ENDING_GIVEN_UP) {
-		endpoint_doom(endpoint, -EPROTO,
-			      "the peer gives up what it cancelled or asked for again");
-		return;
-	}
-	operation->remote = NULL;
-	remote_drop(endpoint, slot);
-	if (operation->state != STATE_PUSHING)
+	if (!operation)
 		return;
 	operation->result = -EBADMSG;
 	operation_explain(operation, "the checksum of the tensor was wrong at the peer, twice");
@@ -438,7 +435,7 @@ void send_forget(haul_endpoint *endpoint)
 int send_start(haul_endpoint *endpoint, struct haul_key key, const DLTensor *tensor,
 	       haul_region *region, const struct haul_op *op, struct operation **blocking)
 {
-	struct operation *operation = NULL;
+	struct operation *operation;
 	haul_context *context;
 	int error;
 
@@ -448,30 +445,15 @@ int send_start(haul_endpoint *endpoint, struct haul_key key, const DLTensor *ten
 	error = context_enter(context);
 	if (error)
 		return error;
-	error = op_check(context, op);
+	error = operation_begin(endpoint, OPERATION_SEND, key, tensor, region, op, &operation);
 	if (error)
-		goto failed;
-	if (endpoint->state != ENDPOINT_OPEN || endpoint->doomed) {
-		error = context_fail(context, -ENOTCONN, "endpoint %s is lost: %s",
-				     endpoint->address, endpoint->lost_why);
-		goto failed;
+		goto done;
+	operation->entry = entry_of(operation);
+	if (!operation->entry) {
+		operation_abandon(operation);
+		error = context_fail(context, -ENOMEM, "no memory for a key");
+		goto done;
 	}
-	error = -ENOMEM;
-	operation = operation_new(context, OPERATION_SEND, endpoint, op);
-	if (!operation)
-		goto failed;
-	error = operation_set_key(operation, key);
-	if (!error)
-		error = operation_set_memory(operation, tensor, region, HAUL_USE_SEND);
-	if (!error) {
-		operation->entry = entry_of(operation);
-		if (!operation->entry)
-			error = context_fail(context, -ENOMEM, "no memory for a key");
-	}
-	if (!error)
-		error = operation_set_timeout(operation, op);
-	if (error)
-		goto failed;
 	if (blocking) {
 		operation->blocking = true;
 		*blocking = operation;
@@ -490,14 +472,7 @@ int send_start(haul_endpoint *endpoint, struct haul_key key, const DLTensor *ten
 		endpoint->dirty = false;
 		context->backend->link->flush(endpoint->link);
 	}
-	context_leave(context);
-	return 0;
-failed:
-	if (operation) {
-		if (operation->entry)
-			keys_drop_if_empty(&endpoint->keys, operation->entry);
-		operation_free(operation);
-	}
+done:
 	context_leave(context);
 	return error;
 }
