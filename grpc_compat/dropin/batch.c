@@ -123,8 +123,8 @@ static bool goes_aside(const struct starting *starting, const grpc_byte_buffer *
 		return false;
 	/* What is too long for one of the two programs fails as it always did, within gRPC. */
 	return bytes <= call->session->terms.peer_limit &&
-	       bytes <= call->session->terms.send_limit && !call->final && !call->failure.status &&
-	       session_alive(call->session);
+	       bytes <= call->session->terms.send_limit && !call->final && !call->given_up &&
+	       !call->failure.status && session_alive(call->session);
 }
 
 /* The call's lock is held. */
@@ -169,6 +169,7 @@ static struct batch *wrap(const struct starting *starting, void *tag)
 	call_get(call);
 	call->batches++;
 	core()->grpc_call_ref(call->core);
+	call->reads += starting->received_message != NULL;
 	if (starting->received_message)
 		batch->message = starting->received_message->data.recv_message.recv_message;
 	if (starting->received_status) {
@@ -235,6 +236,7 @@ grpc_call_error batch_start(struct call *call, const grpc_op *ops, size_t count,
 					      batch ? batch_core_tag(batch) : tag, NULL);
 	if (error && batch) {
 		pthread_mutex_lock(&call->lock);
+		call->reads -= batch->message != NULL;
 		call_stop_sends(call);
 		pthread_mutex_unlock(&call->lock);
 		unwrap(batch);
@@ -293,6 +295,8 @@ bool batch_take_descriptor(struct batch *batch, struct aftermath *aftermath)
 	    descriptor.mark.call != call->number) {
 		call_fail(call, GRPC_STATUS_INTERNAL, "a descriptor of tensorhaul is malformed",
 			  aftermath);
+	} else if (call->given_up) {
+		call_fail_given_up(call, aftermath);
 	} else if (!call->session) {
 		call_fail(call, GRPC_STATUS_UNAVAILABLE, "the side path of tensorhaul is gone",
 			  aftermath);
@@ -311,8 +315,8 @@ bool batch_take_descriptor(struct batch *batch, struct aftermath *aftermath)
 	return true;
 }
 
-/* The call has ended for gRPC. True: the server is to be told. The lock is held. */
-static bool end_call(struct batch *batch)
+/* The call has ended for gRPC. The lock is held. */
+static void end_call(struct batch *batch)
 {
 	struct call *call = batch->call;
 
@@ -322,23 +326,21 @@ static bool end_call(struct batch *batch)
 		call->waiting_status = batch;
 	}
 	if (batch->cancelled) {
-		if (*batch->cancelled) {
-			call_stop_sends(call);
-			call_stop_receive(call);
-		}
-		return false;
+		if (*batch->cancelled)
+			call_give_up(call);
+		return;
 	}
 	call_stop_sends(call);
 	if (call->failure.status && !call->receive)
 		batch_fail_status(batch);
-	return *batch->status != GRPC_STATUS_OK && call->marked;
+	call->owes_over |= *batch->status != GRPC_STATUS_OK;
 }
 
 bool batch_event(struct batch *batch, bool success)
 {
 	struct call *call = batch->call;
 	struct aftermath aftermath = {0};
-	bool over = false, held;
+	bool held;
 
 	if (!batch->arrived && batch->is_request)
 		return request_event(batch, success);
@@ -352,11 +354,13 @@ bool batch_event(struct batch *batch, bool success)
 	call_get(call); /* once the batch is held back, it may be gone at any moment */
 	pthread_mutex_lock(&call->lock);
 	batch->success = success;
+	call->reads -= batch->message != NULL;
 	if (batch->message && *batch->message && batch_take_descriptor(batch, &aftermath) &&
 	    !batch->waits && !batch->status && !batch->cancelled)
 		batch->success = false;
 	if (batch->status || batch->cancelled)
-		over = end_call(batch);
+		end_call(batch);
+	call_settle(call);
 	if ((batch->sends_aside || batch->sends_status) && !batch->status && success &&
 	    !transfer_sends_done(call, batch)) {
 		batch->waits |= BATCH_WAITS_SEND;
@@ -365,8 +369,6 @@ bool batch_event(struct batch *batch, bool success)
 	held = batch->waits;
 	batch->arrived = true;
 	pthread_mutex_unlock(&call->lock);
-	if (over)
-		transfer_tell_over(call);
 	call_follow(call, &aftermath);
 	if (!held)
 		unwrap(batch);

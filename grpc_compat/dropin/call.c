@@ -8,6 +8,8 @@
 #define BUCKETS 1024
 #define NS_PER_MS UINT64_C(1000000)
 #define NS_PER_S INT64_C(1000000000)
+/* gRPC counts ms on clocks of its own, and the peer's may be ahead of this side's. */
+#define EXPIRY_SLACK_NS (5 * NS_PER_MS)
 #define DEADLINE_MAX_S (INT64_C(10) * 365 * 24 * 3600) /* later is never */
 
 static struct bucket {
@@ -36,6 +38,7 @@ void call_put(struct call *call)
 		session_put(call->session);
 	pthread_mutex_destroy(&call->lock);
 	free(call);
+	layer_count(&layer_counters.calls, (uint64_t)-1);
 }
 
 static uint64_t deadline_of(gpr_timespec deadline)
@@ -68,7 +71,17 @@ uint64_t call_timeout_ms(const struct call *call)
 
 bool call_expired(const struct call *call)
 {
-	return call->deadline <= haul_clock();
+	return call->deadline <= haul_clock() + EXPIRY_SLACK_NS;
+}
+
+/* session_lock is held. */
+static bool was_over(const struct session *session, uint64_t number)
+{
+	for (unsigned i = 0; i < SESSION_EARLY_OVER; i++) {
+		if (session->early_over[i] == number + 1)
+			return true;
+	}
+	return false;
 }
 
 struct call *call_new(grpc_call *core_call, struct session *session, struct queue *queue,
@@ -96,8 +109,9 @@ struct call *call_new(grpc_call *core_call, struct session *session, struct queu
 		call->mark.call = atomic_fetch_add(&session->next_call, 1);
 	}
 	call->number = call->mark.call;
-	if (mark && session) {
+	if (session) {
 		pthread_mutex_lock(&session_lock);
+		call->given_up = call->told_over = was_over(session, call->number);
 		TAILQ_INSERT_TAIL(&session->calls, call, entry);
 		pthread_mutex_unlock(&session_lock);
 	}
@@ -105,6 +119,7 @@ struct call *call_new(grpc_call *core_call, struct session *session, struct queu
 	call->next = bucket->first;
 	bucket->first = call;
 	pthread_mutex_unlock(&bucket->lock);
+	layer_count(&layer_counters.calls, 1);
 	return call;
 }
 
@@ -137,7 +152,7 @@ static void forget(struct call *call)
 		;
 	*place = call->next;
 	pthread_mutex_unlock(&bucket->lock);
-	if (call->server && call->session) {
+	if (call->session) {
 		pthread_mutex_lock(&session_lock);
 		TAILQ_REMOVE(&call->session->calls, call, entry);
 		pthread_mutex_unlock(&session_lock);
@@ -151,14 +166,28 @@ void call_stop_sends(struct call *call)
 {
 	struct transfer *transfer;
 
-	TAILQ_FOREACH (transfer, &call->sends, entry)
+	TAILQ_FOREACH (transfer, &call->sends, entry) {
 		transfer_stop(transfer);
+		call->owes_over = true; /* a receive that meets no send would wait for ever */
+	}
 }
 
-void call_stop_receive(struct call *call)
+void call_give_up(struct call *call)
 {
+	call_stop_sends(call);
+	call->given_up = call->owes_over = true;
 	if (call->receive)
 		transfer_stop(call->receive);
+	call_settle(call);
+}
+
+void call_settle(struct call *call)
+{
+	if (!call->owes_over || call->told_over || !call->session || !call->marked ||
+	    (!call->given_up && (call->receive || call->reads)))
+		return;
+	call->told_over = true;
+	transfer_tell_over(call);
 }
 
 void call_fail(struct call *call, grpc_status_code status, const char *text,
@@ -173,12 +202,20 @@ void call_fail(struct call *call, grpc_status_code status, const char *text,
 		layer_count(&layer_counters.failed, 1);
 		layer_log(LAYER_LOG_INFO, "a call failed with status %d: %s", status, text);
 	}
-	call_stop_sends(call);
+	call_give_up(call);
 	if (!call->program_references)
 		return;
 	/* The program could let go of it as soon as the lock is free. */
 	core()->grpc_call_ref(call->core);
 	aftermath->fail = true;
+}
+
+void call_fail_given_up(struct call *call, struct aftermath *aftermath)
+{
+	if (call_expired(call))
+		call_fail(call, GRPC_STATUS_DEADLINE_EXCEEDED, "Deadline Exceeded", aftermath);
+	else
+		call_fail(call, GRPC_STATUS_CANCELLED, "Cancelled", aftermath);
 }
 
 void call_follow(struct call *call, const struct aftermath *aftermath)
@@ -195,8 +232,8 @@ void call_follow(struct call *call, const struct aftermath *aftermath)
 void call_over(struct call *call)
 {
 	pthread_mutex_lock(&call->lock);
-	call_stop_sends(call);
-	call_stop_receive(call);
+	call->told_over = true;
+	call_give_up(call);
 	pthread_mutex_unlock(&call->lock);
 }
 
@@ -211,8 +248,7 @@ static void cancelled(grpc_call *core_call, grpc_status_code status, const char 
 	pthread_mutex_lock(&call->lock);
 	if (call->receive && !call->failure.status)
 		call->failure = (struct call_failure){status, text};
-	call_stop_sends(call);
-	call_stop_receive(call);
+	call_give_up(call);
 	pthread_mutex_unlock(&call->lock);
 	call_put(call);
 }
@@ -256,10 +292,11 @@ static bool let_go(struct call *call)
 
 	pthread_mutex_lock(&call->lock);
 	cancel = !call->final && call->batches;
-	if (!call->sent_status)
-		call_stop_sends(call);
 	if (!call->final)
-		call_stop_receive(call);
+		call_give_up(call);
+	else if (!call->sent_status)
+		call_stop_sends(call);
+	call_settle(call);
 	pthread_mutex_unlock(&call->lock);
 	return cancel;
 }
@@ -276,8 +313,6 @@ void grpc_call_unref(grpc_call *core_call)
 		if (last) {
 			if (let_go(call))
 				core()->grpc_call_cancel(core_call, NULL);
-			if (!call->server && call->marked && !call->final)
-				transfer_tell_over(call);
 			forget(call);
 		}
 		call_put(call);

@@ -35,6 +35,10 @@ struct call {
 	bool stays_inline; /* compression was asked for */
 	bool final;        /* the status (server: the close) has arrived */
 	bool sent_status;
+	bool given_up;  /* by either side: bytes that have not come may never come */
+	bool owes_over; /* the peer has to be told that nothing of it goes on */
+	bool told_over; /* one of the two has told the other */
+	unsigned reads; /* batches that have asked for a message, whose event has not come */
 	struct call_failure failure;
 	uint64_t under_way; /* bytes that were sent aside and are not placed */
 	TAILQ_HEAD(, transfer) sends;
@@ -42,7 +46,7 @@ struct call {
 	struct batch *waiting_send;   /* held back until enough of `sends` has ended */
 	struct batch *waiting_status; /* held back until `receive` has ended */
 
-	TAILQ_ENTRY(call) entry; /* server: among its session's */
+	TAILQ_ENTRY(call) entry; /* among its session's */
 	struct call *next;       /* in the table */
 };
 
@@ -63,13 +67,23 @@ void call_put(struct call *call);
 /* The peer will not read any more of it. */
 void call_over(struct call *call);
 
-/* Give up what is on its way. The lock is held. */
+/* Give up what is on its way out, or in both directions. The lock is held. */
 void call_stop_sends(struct call *call);
-void call_stop_receive(struct call *call);
+void call_give_up(struct call *call);
+
+/*
+ * Tell the peer, when it has to be told and all is read that it may have sent before: gRPC's own
+ * word for it is an event that the peer's program may not look at before it has its bytes. The lock
+ * is held.
+ */
+void call_settle(struct call *call);
 
 /* End the call with a status of the layer's. The lock is held. */
 void call_fail(struct call *call, grpc_status_code status, const char *text,
 	       struct aftermath *aftermath);
+
+/* The same for one whose bytes were given up: since it was cancelled, or its time was over. */
+void call_fail_given_up(struct call *call, struct aftermath *aftermath);
 
 /* Without the lock. */
 void call_follow(struct call *call, const struct aftermath *aftermath);

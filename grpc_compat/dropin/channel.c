@@ -264,8 +264,10 @@ static struct session *open_session(struct asking *asking, const struct wire_ans
 		side_link_put(link);
 		return NULL;
 	}
-	if (session_show(session, SHOW_MS))
+	if (session_show(session, SHOW_MS)) {
+		layer_log(LAYER_LOG_INFO, "large messages to %s go aside", address);
 		return session;
+	}
 	layer_log(LAYER_LOG_WARNING, "%s did not take the side connection; messages stay inline",
 		  address);
 	session_close(session);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../../transport/engine/log.h"
@@ -13,6 +14,7 @@
 #include "core.h"
 
 #define VARIABLE "TENSORHAUL_GRPC"
+#define LAST_MS 100
 #define EXIT_STRICT 78 /* EX_CONFIG of sysexits.h */
 
 static const char *const log_choices[] = {"none", "warning", "info", "debug", NULL};
@@ -192,17 +194,31 @@ static uint64_t count_of(const _Atomic uint64_t *counter)
 	return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
+/* What has ended just now may still be put away by the side path's thread. */
+static void wait_for_the_last(void)
+{
+	const struct timespec pause = {0, 1000000};
+
+	for (int i = 0; i < LAST_MS && count_of(&layer_counters.calls); i++)
+		nanosleep(&pause, NULL);
+}
+
 __attribute__((destructor)) static void tell_counters(void)
 {
-	if (!asked)
+	if (!asked || settings.log < LAYER_LOG_INFO)
 		return;
+	wait_for_the_last();
 	layer_log(LAYER_LOG_INFO,
 		  "aside: sent %llu messages, %llu bytes; received %llu messages, %llu bytes; "
-		  "large but inline: %llu messages; calls failed by the side path: %llu",
+		  "large but inline: %llu messages; calls failed by the side path: %llu; "
+		  "left over: %llu calls, %llu messages, %llu buffers",
 		  (unsigned long long)count_of(&layer_counters.sent_aside),
 		  (unsigned long long)count_of(&layer_counters.sent_aside_bytes),
 		  (unsigned long long)count_of(&layer_counters.received_aside),
 		  (unsigned long long)count_of(&layer_counters.received_aside_bytes),
 		  (unsigned long long)count_of(&layer_counters.sent_inline),
-		  (unsigned long long)count_of(&layer_counters.failed));
+		  (unsigned long long)count_of(&layer_counters.failed),
+		  (unsigned long long)count_of(&layer_counters.calls),
+		  (unsigned long long)count_of(&layer_counters.transfers),
+		  (unsigned long long)count_of(&layer_counters.buffers));
 }

@@ -53,6 +53,9 @@ struct layer_counters {
 	_Atomic uint64_t received_aside, received_aside_bytes;
 	_Atomic uint64_t sent_inline; /* of threshold and above, on calls that could have */
 	_Atomic uint64_t failed;      /* calls that a broken side path ended */
+	/* What there is now, so that nothing may be left in the end. */
+	_Atomic uint64_t calls, transfers;
+	_Atomic uint64_t buffers; /* of the pool, that are not free */
 };
 
 extern struct layer_counters layer_counters;

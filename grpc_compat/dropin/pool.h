@@ -3,13 +3,16 @@
 #ifndef TENSORHAUL_DROPIN_POOL_H
 #define TENSORHAUL_DROPIN_POOL_H
 
+#include <sys/queue.h>
+
 #include "layer.h"
 
 struct pool_buffer {
 	haul_region *region;
 	uint8_t *base;
 	size_t room;
-	struct pool_buffer *next;
+	TAILQ_ENTRY(pool_buffer)
+	alike, any; /* while it is free: among those of its size, and of all */
 };
 
 /* A buffer of at least `bytes` (not 0), or NULL. */
@@ -17,5 +20,8 @@ struct pool_buffer *pool_take(size_t bytes);
 
 /* Takes any buffer back; a void pointer, as the destructor of a slice hands it over. */
 void pool_give(void *buffer);
+
+/* The region of memory that is in use within a buffer; NULL when it is not from here. */
+haul_region *pool_region(const void *data);
 
 #endif

@@ -58,7 +58,7 @@ static bool take_mark(grpc_metadata_array *array, struct wire_mark *mark)
 static struct call *know_call(const struct batch_request *request, const struct wire_mark *mark)
 {
 	struct queue *queue = queue_find(request->queue);
-	struct session *session = queue ? session_find(&mark->session) : NULL;
+	struct session *session = queue ? session_find(&mark->session, true) : NULL;
 	gpr_timespec deadline = request->details ? request->details->deadline : *request->deadline;
 	struct call *call = queue ? call_new(*request->call, session, queue, deadline, mark) : NULL;
 

@@ -244,9 +244,12 @@ static void prepare(struct server *server)
 			"alone");
 		return;
 	}
-	if (side_open(why, sizeof(why)) || side_listen(address, why, sizeof(why)) ||
-	    !start_thread()) {
+	if (side_open(why, sizeof(why)) || side_listen(address, why, sizeof(why))) {
 		layer_fail("no side path: %s", why);
+		return;
+	}
+	if (!start_thread()) {
+		layer_fail("no side path: no thread for the questions of clients");
 		return;
 	}
 	server->method = core()->grpc_server_register_method(

@@ -8,7 +8,12 @@
 #include "call.h"
 
 #define BUCKETS 256
-#define UNSHOWN_MAX 4096 /* sessions that were asked for, and nobody has come for yet */
+/*
+ * Sessions that were asked for, and nobody has come for yet. The oldest makes room: who means it
+ * comes within a round trip, so that those who only ask keep nobody out.
+ */
+#define UNSHOWN_MAX 4096
+#define SHOWN_MAX 16384 /* of one connection: channels of a client's process */
 #define UNSHOWN_NS (UINT64_C(30) * 1000000000)
 
 TAILQ_HEAD(session_list, session);
@@ -68,6 +73,7 @@ static void take_out(struct session *session)
 		unshown_count--;
 	} else {
 		TAILQ_REMOVE(bucket_of(&session->id), session, entry);
+		session->link->sessions -= session->server;
 	}
 }
 
@@ -75,7 +81,8 @@ static void forget_old(uint64_t now)
 {
 	struct session *session;
 
-	while ((session = TAILQ_FIRST(&unshown)) && session->expires < now) {
+	while ((session = TAILQ_FIRST(&unshown)) &&
+	       (session->expires < now || unshown_count >= UNSHOWN_MAX)) {
 		take_out(session);
 		session_put(session);
 	}
@@ -101,13 +108,8 @@ struct session *session_new(const struct layer_id *id, bool server,
 		TAILQ_INSERT_TAIL(bucket_of(id), session, entry);
 	} else {
 		forget_old(haul_clock());
-		if (unshown_count >= UNSHOWN_MAX) {
-			free(session);
-			session = NULL;
-		} else {
-			TAILQ_INSERT_TAIL(&unshown, session, entry);
-			unshown_count++;
-		}
+		TAILQ_INSERT_TAIL(&unshown, session, entry);
+		unshown_count++;
 	}
 	pthread_mutex_unlock(&session_lock);
 	return session;
@@ -125,12 +127,12 @@ static struct session *find(const struct layer_id *id, bool server)
 	return NULL;
 }
 
-struct session *session_find(const struct layer_id *id)
+struct session *session_find(const struct layer_id *id, bool server)
 {
 	struct session *session;
 
 	pthread_mutex_lock(&session_lock);
-	session = find(id, true);
+	session = find(id, server);
 	if (session)
 		session_get(session);
 	pthread_mutex_unlock(&session_lock);
@@ -187,7 +189,10 @@ bool session_shown(struct side_link *link, const struct layer_id *id, const stru
 		    !CRYPTO_memcmp(&session->terms.secret, secret, sizeof(*secret)))
 			break;
 	}
+	if (link->sessions >= SHOWN_MAX)
+		session = NULL;
 	if (session) {
+		link->sessions++;
 		TAILQ_REMOVE(&unshown, session, entry);
 		unshown_count--;
 		side_link_get(link);
@@ -213,10 +218,10 @@ bool session_good(struct side_link *link, const struct layer_id *id)
 	return true;
 }
 
-/* The server's session of that id on that connection, with a reference. */
+/* The session of that id on that connection, with a reference. */
 static struct session *find_on(struct side_link *link, const struct layer_id *id)
 {
-	struct session *session = session_find(id);
+	struct session *session = session_find(id, link->accepted);
 
 	if (session && session->link != link) {
 		session_put(session);
@@ -249,6 +254,8 @@ void session_call_over(struct side_link *link, const struct layer_id *id, uint64
 	}
 	if (call)
 		call_get(call);
+	else if (session->server)
+		session->early_over[session->early_count++ % SESSION_EARLY_OVER] = number + 1;
 	pthread_mutex_unlock(&session_lock);
 	if (call) {
 		call_over(call);

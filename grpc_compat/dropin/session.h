@@ -8,6 +8,8 @@
 
 #include "side.h"
 
+#define SESSION_EARLY_OVER 64
+
 struct call;
 
 /* What the two sides have agreed on. */
@@ -28,7 +30,10 @@ struct session {
 	atomic_bool closed;     /* nothing new goes aside */
 	atomic_uint references;
 	_Atomic uint64_t next_call;
-	TAILQ_HEAD(, call) calls; /* server: that are alive; under session_lock */
+	TAILQ_HEAD(, call) calls; /* that are alive; under session_lock, like what follows */
+	/* Server: calls that were over before they came, since notes are faster; the last few. */
+	uint64_t early_over[SESSION_EARLY_OVER]; /* numbers, and 1 */
+	unsigned early_count;
 	TAILQ_ENTRY(session) entry;
 };
 
@@ -36,15 +41,15 @@ extern pthread_mutex_t session_lock; /* taken before a call's own lock */
 
 /*
  * A new one, in the table, with a reference for the caller. A client brings its link, whose
- * reference is taken over; a server has none yet. NULL: no memory, or too many.
+ * reference is taken over; a server has none yet. NULL: no memory.
  */
 struct session *session_new(const struct layer_id *id, bool server,
 			    const struct session_terms *terms, struct side_link *link);
 void session_get(struct session *session);
 void session_put(struct session *session);
 
-/* The server's session of that id, with a reference, when it was shown and lives. */
-struct session *session_find(const struct layer_id *id);
+/* The session of that id in this role, with a reference; a server's once it was shown. */
+struct session *session_find(const struct layer_id *id, bool server);
 
 /* Whether messages may go aside. */
 bool session_alive(struct session *session);
@@ -55,7 +60,7 @@ void session_close(struct session *session);
 /* Client: show the session on its connection and wait for the answer. False when none came. */
 bool session_show(struct session *session, uint64_t patience_ms);
 
-/* What notes ask for; false when they make no sense. */
+/* What notes ask for; false when they make no sense, or ask for what is gone. */
 bool session_shown(struct side_link *link, const struct layer_id *id,
 		   const struct layer_id *secret);
 bool session_good(struct side_link *link, const struct layer_id *id);

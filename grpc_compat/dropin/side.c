@@ -9,13 +9,17 @@
 #include "session.h"
 
 #define NOTES_POSTED 8
-#define SHOW_MS 10000 /* how long an accepted connection may stay without a session */
+#define SHOW_MS 10000  /* how long an accepted connection may stay without a session */
+#define UNSHOWN_MAX 64 /* such connections; the oldest makes room for the next */
+#define NOTE_MS 30000  /* how long a note may stay with a peer that doesn't take it */
 #define POLL_MAX 64
 
 TAILQ_HEAD(link_list, side_link);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what stands here */
 static struct link_list links = TAILQ_HEAD_INITIALIZER(links);
+static struct link_list strangers = TAILQ_HEAD_INITIALIZER(strangers); /* accepted, not shown */
+static unsigned stranger_count;
 static haul_context *context;
 static struct layer_id process;
 static haul_listener *listener;
@@ -49,25 +53,69 @@ void side_link_put(struct side_link *link)
 {
 	if (atomic_fetch_sub(&link->references, 1) > 1)
 		return;
-	haul_disconnect(link->endpoint);
+	pthread_rwlock_destroy(&link->endpoint_lock);
 	free(link);
 }
 
-/* With one reference, for the list. The lock is held. */
+/* The lock is held. */
+static void take_out(struct side_link *link)
+{
+	bool stranger = link->accepted && !link->shown;
+
+	TAILQ_REMOVE(stranger ? &strangers : &links, link, entry);
+	stranger_count -= stranger;
+}
+
+/* With one reference, for the list that it is in. The lock is held. */
 static struct side_link *link_new(haul_endpoint *endpoint, bool accepted)
 {
 	struct side_link *link = calloc(1, sizeof(*link));
 
 	if (!link)
 		return NULL;
+	pthread_rwlock_init(&link->endpoint_lock, NULL);
 	link->endpoint = endpoint;
+	snprintf(link->address, sizeof(link->address), "%s", haul_endpoint_address(endpoint));
 	link->accepted = accepted;
 	atomic_init(&link->references, 1);
-	TAILQ_INSERT_TAIL(&links, link, entry);
+	TAILQ_INSERT_TAIL(accepted ? &strangers : &links, link, entry);
+	stranger_count += accepted;
 	return link;
 }
 
-/* Nothing new is started on it; its operations end by themselves. */
+static void disconnect(struct side_link *link)
+{
+	pthread_rwlock_wrlock(&link->endpoint_lock);
+	haul_disconnect(link->endpoint);
+	link->endpoint = NULL;
+	pthread_rwlock_unlock(&link->endpoint_lock);
+}
+
+int side_send(struct side_link *link, struct haul_key key, const DLTensor *tensor,
+	      haul_region *region, const struct haul_op *op)
+{
+	int error = -ENOTCONN;
+
+	pthread_rwlock_rdlock(&link->endpoint_lock);
+	if (link->endpoint)
+		error = haul_send(link->endpoint, key, tensor, region, op);
+	pthread_rwlock_unlock(&link->endpoint_lock);
+	return error;
+}
+
+int side_recv(struct side_link *link, struct haul_key key, DLTensor *tensor, haul_region *region,
+	      const struct haul_op *op)
+{
+	int error = -ENOTCONN;
+
+	pthread_rwlock_rdlock(&link->endpoint_lock);
+	if (link->endpoint)
+		error = haul_recv(link->endpoint, key, tensor, region, op);
+	pthread_rwlock_unlock(&link->endpoint_lock);
+	return error;
+}
+
+/* Nothing new is started on it; its operations end with -ECANCELED, if not otherwise before. */
 static void link_lost(struct side_link *link, const char *why)
 {
 	bool first;
@@ -75,14 +123,25 @@ static void link_lost(struct side_link *link, const char *why)
 	pthread_mutex_lock(&lock);
 	first = !atomic_exchange(&link->lost, true);
 	if (first)
-		TAILQ_REMOVE(&links, link, entry);
+		take_out(link);
 	pthread_mutex_unlock(&lock);
 	if (!first)
 		return;
-	layer_log(LAYER_LOG_INFO, "side connection with %s ended: %s",
-		  haul_endpoint_address(link->endpoint), why);
+	layer_log(LAYER_LOG_INFO, "side connection with %s ended: %s", link->address, why);
 	sessions_link_lost(link);
+	disconnect(link);
 	side_link_put(link);
+}
+
+static struct side_link *find_endpoint(const struct link_list *list, const haul_endpoint *endpoint)
+{
+	struct side_link *link;
+
+	TAILQ_FOREACH (link, list, entry) {
+		if (link->endpoint == endpoint)
+			break;
+	}
+	return link;
 }
 
 static void endpoint_lost(haul_endpoint *endpoint, int result)
@@ -90,10 +149,9 @@ static void endpoint_lost(haul_endpoint *endpoint, int result)
 	struct side_link *link;
 
 	pthread_mutex_lock(&lock);
-	TAILQ_FOREACH (link, &links, entry) {
-		if (link->endpoint == endpoint)
-			break;
-	}
+	link = find_endpoint(&links, endpoint);
+	if (!link)
+		link = find_endpoint(&strangers, endpoint);
 	if (link)
 		side_link_get(link);
 	pthread_mutex_unlock(&lock);
@@ -131,7 +189,12 @@ static void note_free(struct note_operation *note)
 
 static void note_sent(struct side_operation *operation, const struct haul_completion *completion)
 {
-	note_free((struct note_operation *)operation);
+	struct note_operation *note = (struct note_operation *)operation;
+
+	/* Or else they would pile up with a peer that reads none. */
+	if (completion->result == -ETIMEDOUT)
+		link_lost(note->link, "it takes no notes");
+	note_free(note);
 }
 
 void side_note(struct side_link *link, const struct wire_note *note)
@@ -147,7 +210,8 @@ void side_note(struct side_link *link, const struct wire_note *note)
 	wire_put_note(note, sent->bytes);
 	tensor = side_tensor(sent->bytes, &length);
 	op.cookie = sent;
-	if (haul_send(link->endpoint, haul_key(WIRE_NOTE_KEY), &tensor, NULL, &op))
+	op.timeout_ms = NOTE_MS;
+	if (side_send(link, haul_key(WIRE_NOTE_KEY), &tensor, NULL, &op))
 		note_free(sent);
 }
 
@@ -159,7 +223,7 @@ static int note_post(struct note_operation *note)
 
 	op.cookie = note;
 	op.timeout_ms = note->link->accepted && !note->link->shown ? SHOW_MS : 0;
-	return haul_recv(note->link->endpoint, haul_key(WIRE_NOTE_KEY), &tensor, NULL, &op);
+	return side_recv(note->link, haul_key(WIRE_NOTE_KEY), &tensor, NULL, &op);
 }
 
 static void note_received(struct side_operation *operation,
@@ -183,26 +247,42 @@ static int notes_post(struct side_link *link, unsigned count)
 	return 0;
 }
 
+/* It is no stranger any more. False when it was dropped meanwhile. */
+static bool accept_link(struct side_link *link)
+{
+	bool alive;
+
+	pthread_mutex_lock(&lock);
+	alive = !atomic_load(&link->lost);
+	if (alive) {
+		take_out(link);
+		link->shown = true;
+		TAILQ_INSERT_TAIL(&links, link, entry);
+	}
+	pthread_mutex_unlock(&lock);
+	return alive;
+}
+
 /* True when the note was one that its sender may send. */
 static bool note_taken(struct side_link *link, const struct wire_note *note)
 {
+	if (note->kind == WIRE_NOTE_OVER) {
+		session_call_over(link, &note->session, note->call);
+		return !link->accepted || link->shown;
+	}
 	if (!link->accepted)
 		return note->kind == WIRE_NOTE_GOOD && session_good(link, &note->session);
 	switch (note->kind) {
 	case WIRE_NOTE_SHOW:
+		/* Others' sessions live on it: one that is too late, or not ours, harms only
+		 * itself. */
 		if (!session_shown(link, &note->session, &note->secret))
-			return false;
-		if (!link->shown) {
-			link->shown = true;
-			return !notes_post(link, NOTES_POSTED - 1);
-		}
-		return true;
-	case WIRE_NOTE_OVER:
-		session_call_over(link, &note->session, note->call);
-		return link->shown;
+			return link->shown;
+		return link->shown || (accept_link(link) && !notes_post(link, NOTES_POSTED - 1));
 	case WIRE_NOTE_CLOSE:
 		session_closed(link, &note->session);
 		return link->shown;
+	case WIRE_NOTE_OVER:
 	case WIRE_NOTE_GOOD:
 		break;
 	}
@@ -220,7 +300,7 @@ static void note_received(struct side_operation *operation,
 	} else if (!wire_get_note(received->bytes, completion->tensor.bytes, &note) ||
 		   !note_taken(received->link, &note)) {
 		layer_log(LAYER_LOG_WARNING, "side connection with %s dropped: no session of ours",
-			  haul_endpoint_address(received->link->endpoint));
+			  received->link->address);
 		link_lost(received->link, "it is not ours");
 	} else if (!note_post(received)) {
 		return;
@@ -232,16 +312,24 @@ static void note_received(struct side_operation *operation,
 
 static void accepted(haul_endpoint *endpoint)
 {
-	struct side_link *link;
+	struct side_link *link, *oldest = NULL;
 
 	pthread_mutex_lock(&lock);
+	if (stranger_count >= UNSHOWN_MAX) {
+		oldest = TAILQ_FIRST(&strangers);
+		side_link_get(oldest);
+	}
 	link = link_new(endpoint, true);
 	pthread_mutex_unlock(&lock);
+	if (oldest) {
+		link_lost(oldest, "too many connections show no session");
+		side_link_put(oldest);
+	}
 	if (!link) {
 		haul_disconnect(endpoint);
 		return;
 	}
-	layer_log(LAYER_LOG_DEBUG, "side connection from %s", haul_endpoint_address(endpoint));
+	layer_log(LAYER_LOG_DEBUG, "side connection from %s", link->address);
 	if (notes_post(link, 1))
 		link_lost(link, "it ended at once");
 }

@@ -18,14 +18,17 @@ struct side_operation {
 
 /* One side connection, between a client's and a server's process. Lives until the peer is lost. */
 struct side_link {
-	haul_endpoint *endpoint;
+	pthread_rwlock_t endpoint_lock;  /* held for reading by those who use the endpoint */
+	haul_endpoint *endpoint;         /* NULL once it is lost */
+	char address[WIRE_ADDRESS_ROOM]; /* the peer's */
 	atomic_uint references;
 	atomic_bool lost;
 	_Atomic uint64_t next_number; /* of pieces that are sent */
 	bool accepted;                /* this process is the server */
 	bool shown;                   /* accepted: a session's secret was shown on it */
+	unsigned sessions;            /* that were shown and live; under session_lock */
 	struct layer_id process;      /* not accepted: the server's */
-	TAILQ_ENTRY(side_link) entry;
+	TAILQ_ENTRY(side_link) entry; /* in one of two lists of side.c */
 };
 
 /* Open the context and start its thread, once. 0 or a negative errno, and `why`. */
@@ -45,6 +48,12 @@ int side_connect(const struct layer_id *process, const char *address, struct sid
 
 void side_link_get(struct side_link *link);
 void side_link_put(struct side_link *link);
+
+/* haul_send() and haul_recv() on a connection; -ENOTCONN once it is lost. */
+int side_send(struct side_link *link, struct haul_key key, const DLTensor *tensor,
+	      haul_region *region, const struct haul_op *op);
+int side_recv(struct side_link *link, struct haul_key key, DLTensor *tensor, haul_region *region,
+	      const struct haul_op *op);
 
 /* Send a note; when that fails, the connection is lost anyway. */
 void side_note(struct side_link *link, const struct wire_note *note);

@@ -15,6 +15,7 @@ static void transfer_free(struct transfer *transfer)
 		core()->grpc_byte_buffer_destroy(transfer->message);
 	if (transfer->buffer)
 		pool_give(transfer->buffer);
+	layer_count(&layer_counters.transfers, (uint64_t)-1);
 	call_put(transfer->call);
 	free(transfer);
 }
@@ -28,6 +29,7 @@ static struct transfer *transfer_new(struct call *call, uint64_t bytes)
 	transfer->call = call;
 	transfer->bytes = bytes;
 	call_get(call);
+	layer_count(&layer_counters.transfers, 1);
 	return transfer;
 }
 
@@ -43,6 +45,33 @@ void transfer_tell_over(struct call *call)
 
 	if (!atomic_load(&call->session->link->lost))
 		side_note(call->session->link, &note);
+}
+
+/* One piece, in the direction of the transfer. */
+static int start_piece(struct transfer *transfer, uint64_t number, void *data, uint64_t bytes)
+{
+	struct side_link *link = transfer->call->session->link;
+	haul_region *region = transfer->buffer ? transfer->buffer->region : pool_region(data);
+	const int64_t length = (int64_t)bytes;
+	DLTensor tensor = side_tensor(data, &length);
+	struct haul_op op = HAUL_OP_INIT;
+	uint64_t name = htole64(number);
+	struct haul_key key = {&name, sizeof(name)};
+
+	op.cookie = transfer;
+	op.timeout_ms = call_timeout_ms(transfer->call);
+	return transfer->batch ? side_recv(link, key, &tensor, region, &op)
+			       : side_send(link, key, &tensor, region, &op);
+}
+
+/* How it has ended. What a lost connection has given up is not what the program has. */
+static int error_of(const struct transfer *transfer, const struct haul_completion *completion)
+{
+	if (transfer->error)
+		return transfer->error;
+	if (completion->result == -ECANCELED && atomic_load(&transfer->call->session->link->lost))
+		return -ECONNRESET;
+	return completion->result;
 }
 
 /* ---- Sends --------------------------------------------------------------- */
@@ -75,8 +104,7 @@ static void sent(struct side_operation *operation, const struct haul_completion 
 	bool ended;
 
 	pthread_mutex_lock(&call->lock);
-	if (!transfer->error)
-		transfer->error = completion->result;
+	transfer->error = error_of(transfer, completion);
 	ended = !--transfer->left;
 	if (ended) {
 		TAILQ_REMOVE(&call->sends, transfer, entry);
@@ -118,20 +146,6 @@ static int gather(struct transfer *transfer, const grpc_slice_buffer *slices)
 	return 0;
 }
 
-static int send_piece(struct transfer *transfer, uint64_t number, void *data, uint64_t bytes)
-{
-	const int64_t length = (int64_t)bytes;
-	DLTensor tensor = side_tensor(data, &length);
-	struct haul_op op = HAUL_OP_INIT;
-	uint64_t name = htole64(number);
-	struct haul_key key = {&name, sizeof(name)};
-
-	op.cookie = transfer;
-	op.timeout_ms = call_timeout_ms(transfer->call);
-	return haul_send(transfer->call->session->link->endpoint, key, &tensor,
-			 transfer->buffer ? transfer->buffer->region : NULL, &op);
-}
-
 /* The pieces, in order. What can't be started after the first has ended with that error. */
 static int send_pieces(struct transfer *transfer, const struct wire_descriptor *descriptor)
 {
@@ -150,7 +164,7 @@ static int send_pieces(struct transfer *transfer, const struct wire_descriptor *
 			data = GRPC_SLICE_START_PTR(slices->slices[next]);
 			next++;
 		}
-		error = send_piece(transfer, descriptor->number + i, data, descriptor->piece[i]);
+		error = start_piece(transfer, descriptor->number + i, data, descriptor->piece[i]);
 		if (error && i) {
 			transfer->error = error;
 			transfer->left = i;
@@ -218,21 +232,29 @@ static void hand_over(struct transfer *transfer)
 	layer_count(&layer_counters.received_aside_bytes, transfer->bytes);
 }
 
+/* gRPC has ended the call for a reason of its own, and that is what the program sees. */
+static bool core_has_failed(const struct call *call, const struct batch *batch)
+{
+	const struct batch *end = batch->status ? batch : call->waiting_status;
+
+	return end && end->status && *end->status != GRPC_STATUS_OK;
+}
+
 static void receive_failed(struct transfer *transfer, struct aftermath *aftermath)
 {
 	struct call *call = transfer->call;
 	struct batch *batch = transfer->batch;
 
-	if (transfer->error == -EMSGSIZE || transfer->error == -EPROTO)
+	if (core_has_failed(call, batch))
+		call_stop_sends(call);
+	else if (transfer->error == -EMSGSIZE || transfer->error == -EPROTO)
 		call_fail(call, GRPC_STATUS_INTERNAL, "a descriptor of tensorhaul lied", aftermath);
-	else if (call_expired(call))
-		call_fail(call, GRPC_STATUS_DEADLINE_EXCEEDED, "Deadline Exceeded", aftermath);
-	else if (transfer->error == -ECANCELED)
-		call_fail(call, GRPC_STATUS_CANCELLED, "Cancelled", aftermath);
+	else if (transfer->error == -ECANCELED || call_expired(call))
+		call_fail_given_up(call, aftermath);
 	else
 		call_fail(call, GRPC_STATUS_UNAVAILABLE, broken, aftermath);
 	*batch->message = NULL;
-	if (batch->status)
+	if (batch->status && call->failure.status)
 		batch_fail_status(batch);
 	else if (!batch->is_request && !batch->cancelled)
 		batch->success = false;
@@ -258,11 +280,10 @@ static void received(struct side_operation *operation, const struct haul_complet
 	struct call *call = transfer->call;
 	struct batch *batch = transfer->batch;
 	struct aftermath aftermath = {0};
-	bool ended, over = false;
+	bool ended;
 
 	pthread_mutex_lock(&call->lock);
-	if (!transfer->error)
-		transfer->error = completion->result;
+	transfer->error = error_of(transfer, completion);
 	if (!completion->result)
 		transfer->placed += completion->tensor.bytes;
 	ended = !--transfer->left;
@@ -273,33 +294,17 @@ static void received(struct side_operation *operation, const struct haul_complet
 			hand_over(transfer);
 		else
 			receive_failed(transfer, &aftermath);
-		over = transfer->error && !call->server;
 		call->receive = NULL;
 		batch->waits &= ~BATCH_WAITS_RECEIVE;
 		if (!batch->waits)
 			aftermath.post[aftermath.posts++] = batch;
 		release_waiting_status(call, &aftermath);
+		call_settle(call);
 	}
 	pthread_mutex_unlock(&call->lock);
-	if (over)
-		transfer_tell_over(call);
 	call_follow(call, &aftermath);
 	if (ended)
 		transfer_free(transfer);
-}
-
-static int receive_piece(struct transfer *transfer, uint64_t number, uint8_t *data, uint64_t bytes)
-{
-	const int64_t length = (int64_t)bytes;
-	DLTensor tensor = side_tensor(data, &length);
-	struct haul_op op = HAUL_OP_INIT;
-	uint64_t name = htole64(number);
-	struct haul_key key = {&name, sizeof(name)};
-
-	op.cookie = transfer;
-	op.timeout_ms = call_timeout_ms(transfer->call);
-	return haul_recv(transfer->call->session->link->endpoint, key, &tensor,
-			 transfer->buffer->region, &op);
 }
 
 int transfer_receive(struct call *call, struct batch *batch,
@@ -321,7 +326,7 @@ int transfer_receive(struct call *call, struct batch *batch,
 	transfer->left = descriptor->pieces;
 	next = transfer->buffer->base;
 	for (unsigned i = 0; i < descriptor->pieces && !error; i++) {
-		error = receive_piece(transfer, descriptor->number + i, next, descriptor->piece[i]);
+		error = start_piece(transfer, descriptor->number + i, next, descriptor->piece[i]);
 		next += descriptor->piece[i];
 		if (error && !i) {
 			transfer_free(transfer);

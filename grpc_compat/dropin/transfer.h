@@ -38,7 +38,7 @@ void transfer_stop(struct transfer *transfer);
 /* Whether a batch's writes are far enough for the program to go on. The call's lock is held. */
 bool transfer_sends_done(const struct call *call, const struct batch *batch);
 
-/* Client: tell the server that this call has ended. */
+/* Tell the peer that this call has ended. */
 void transfer_tell_over(struct call *call);
 
 #endif

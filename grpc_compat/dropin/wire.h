@@ -64,7 +64,7 @@ struct wire_descriptor {
 enum wire_note_kind {
 	WIRE_NOTE_SHOW = 1,  /* client: this connection is that session's; shows the secret */
 	WIRE_NOTE_GOOD = 2,  /* server: it is */
-	WIRE_NOTE_OVER = 3,  /* client: call `call` has ended, nobody reads what is left of it */
+	WIRE_NOTE_OVER = 3,  /* call `call` has ended: nothing more of it is sent, or read */
 	WIRE_NOTE_CLOSE = 4, /* client: the channel is gone */
 };
 

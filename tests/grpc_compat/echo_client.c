@@ -4,6 +4,8 @@
  *
  *   echo_client TARGET [WORD=VALUE...]      (the words are in struct wish)
  *
+ * With step=1 it makes one call for each character on its standard input, and says its status; for
+ * an "s" it calls Silent.
  * Its last line counts the calls by their status, as "0:12 4:3". It ends with 1 when a call that
  * ended with OK had other contents than it should.
  */
@@ -14,14 +16,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "steps.h"
 
 static struct wish {
-	const char *target, *method, *queue;
+	const char *target, *method, *queue, *fork;
 	unsigned long calls, messages, bytes, slices, threads, timeout_ms, random, limit, cancel,
-		ahead, compress, seed;
+		ahead, compress, seed, drop, memory, step;
 } wish = {.method = "Echo",
 	  .queue = "next",
+	  .fork = "never",
 	  .calls = 1,
 	  .messages = 1,
 	  .bytes = 100,
@@ -37,6 +43,7 @@ static const struct word {
 	{"slices", &wish.slices}, {"threads", &wish.threads},   {"timeout_ms", &wish.timeout_ms},
 	{"random", &wish.random}, {"limit", &wish.limit},       {"cancel", &wish.cancel},
 	{"ahead", &wish.ahead},   {"compress", &wish.compress}, {"seed", &wish.seed},
+	{"drop", &wish.drop},     {"memory", &wish.memory},     {"step", &wish.step},
 };
 
 static grpc_channel *channel;
@@ -48,9 +55,10 @@ static atomic_ulong wrong;
 struct calling {
 	struct steps_queue *queue;
 	grpc_call *call;
+	grpc_channel *channel; /* of its own, with `drop` */
 	uint64_t seed;
 	unsigned long messages, bytes, slices, answers;
-	bool cancels;
+	bool cancels, has_deadline;
 	struct steps_batch end;
 	grpc_metadata_array initial, trailing;
 	grpc_status_code status;
@@ -75,6 +83,25 @@ static bool send(struct calling *calling, unsigned long number, bool last)
 	return good;
 }
 
+static grpc_channel *make_channel(void)
+{
+	grpc_arg limit = {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH};
+	grpc_channel_args args = {1, &limit};
+	grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+	grpc_channel *made;
+
+	limit.value.integer = (int)wish.limit;
+	made = grpc_channel_create(wish.target, credentials, &args);
+	grpc_channel_credentials_release(credentials);
+	return made;
+}
+
+/* Its answer is a number, and not what was sent. */
+static bool counts(void)
+{
+	return !strcmp(wish.method, "Count") || !strcmp(wish.method, "Slow");
+}
+
 /* False at the end of the stream. */
 static bool receive(struct calling *calling)
 {
@@ -82,7 +109,7 @@ static bool receive(struct calling *calling)
 	grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message = {&message}};
 	bool good = steps_run(calling->queue, calling->call, &op, 1) && message;
 
-	if (good && strcmp(wish.method, "Count")) {
+	if (good && !counts()) {
 		if (!steps_is(message, calling->seed + calling->answers, calling->bytes))
 			wrong++;
 	}
@@ -160,9 +187,14 @@ static void unary(struct calling *calling)
 	steps_start(&calling->end, calling->queue, calling->call, ops, 6);
 	if (calling->cancels)
 		grpc_call_cancel(calling->call, NULL);
+	if (calling->channel) { /* let go of all at once, in mid-message */
+		grpc_channel_destroy(calling->channel);
+		grpc_call_unref(calling->call);
+		calling->call = NULL;
+	}
 	steps_wait(&calling->end);
 	grpc_byte_buffer_destroy(message);
-	if (calling->status == GRPC_STATUS_OK && strcmp(wish.method, "Count") &&
+	if (calling->status == GRPC_STATUS_OK && !counts() &&
 	    !steps_is(answer, calling->seed, calling->bytes))
 		wrong++;
 	calling->answers += answer != NULL;
@@ -187,51 +219,101 @@ static void choose(struct calling *calling, unsigned long number, gpr_timespec *
 		calling->cancels = chance / 512 % 8 == 0;
 		timeout_ms = chance / 4096 % 8 ? 0 : 1 + chance / 32768 % 20;
 	}
+	calling->has_deadline = timeout_ms;
 	*deadline = timeout_ms
 			    ? gpr_time_add(gpr_now(GPR_CLOCK_REALTIME),
 					   gpr_time_from_millis((int64_t)timeout_ms, GPR_TIMESPAN))
 			    : gpr_inf_future(GPR_CLOCK_REALTIME);
 }
 
-static void call_once(struct steps_queue *queue, unsigned long number)
+/*
+ * Whether a random call may end so: with OK, or with the status of what was done to it. In how many
+ * of them the end comes first is up to the clock.
+ */
+static bool ends_well(const struct calling *calling)
+{
+	if (calling->status == GRPC_STATUS_CANCELLED)
+		return calling->cancels;
+	if (calling->status == GRPC_STATUS_DEADLINE_EXCEEDED)
+		return calling->has_deadline;
+	return calling->status == GRPC_STATUS_OK;
+}
+
+static void call_once(struct steps_queue *queue, unsigned long number, const char *name)
 {
 	struct calling calling = {.queue = queue, .status = GRPC_STATUS_UNKNOWN};
 	gpr_timespec deadline;
 	char method[64];
 
-	snprintf(method, sizeof(method), "/test/%s", wish.method);
+	snprintf(method, sizeof(method), "/test/%s", name);
 	choose(&calling, number, &deadline);
 	calling.details = grpc_empty_slice();
 	grpc_metadata_array_init(&calling.initial);
 	grpc_metadata_array_init(&calling.trailing);
-	calling.call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS,
-						queue->queue, grpc_slice_from_copied_string(method),
-						NULL, deadline, NULL);
-	if (calling.messages == 1 && strcmp(wish.method, "Chat"))
+	if (wish.drop)
+		calling.channel = make_channel();
+	calling.call = grpc_channel_create_call(
+		wish.drop ? calling.channel : channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue->queue,
+		grpc_slice_from_copied_string(method), NULL, deadline, NULL);
+	if (calling.messages == 1 && strcmp(name, "Chat"))
 		unary(&calling);
 	else
 		stream(&calling);
-	if (calling.status == GRPC_STATUS_OK && strcmp(wish.method, "Count") &&
-	    calling.answers != calling.messages)
+	if (calling.status == GRPC_STATUS_OK && !counts() && calling.answers != calling.messages)
+		wrong++;
+	if (!strcmp(name, "Sorry") && calling.answers != calling.messages)
 		wrong++;
 	statuses[(unsigned)calling.status % 32]++;
+	if (wish.step) {
+		printf("%d\n", calling.status);
+		fflush(stdout);
+	}
+	if (wish.random && !ends_well(&calling)) {
+		wrong++;
+		fprintf(stderr, "call %lu ended with status %d%s%s: %.*s\n", number, calling.status,
+			calling.cancels ? ", cancelled" : "",
+			calling.has_deadline ? ", with a deadline" : "",
+			(int)GRPC_SLICE_LENGTH(calling.details),
+			GRPC_SLICE_START_PTR(calling.details));
+	}
 	if (calling.status && !wish.random)
 		fprintf(stderr, "%.*s\n", (int)GRPC_SLICE_LENGTH(calling.details),
 			GRPC_SLICE_START_PTR(calling.details));
-	grpc_call_unref(calling.call);
+	if (calling.call)
+		grpc_call_unref(calling.call);
 	grpc_slice_unref(calling.details);
 	grpc_metadata_array_destroy(&calling.initial);
 	grpc_metadata_array_destroy(&calling.trailing);
+}
+
+/* Resident memory, in KiB. */
+static long memory_now(void)
+{
+	FILE *file = fopen("/proc/self/statm", "r");
+	long pages = 0;
+
+	if (!file || fscanf(file, "%*d %ld", &pages) != 1)
+		abort();
+	fclose(file);
+	return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
 static void *run(void *unused)
 {
 	struct steps_queue queue;
 	unsigned long number;
+	int step = 0;
 
 	steps_queue_open(&queue, steps_queue_type(wish.queue));
-	while ((number = next_call++) < wish.calls)
-		call_once(&queue, number);
+	while ((number = next_call++) < wish.calls) {
+		if (wish.step)
+			step = getchar();
+		if (step == EOF)
+			break;
+		if (wish.memory && number == wish.calls / 2)
+			fprintf(stderr, "memory in the middle: %ld KiB\n", memory_now());
+		call_once(&queue, number, step == 's' ? "Silent" : wish.method);
+	}
 	steps_queue_close(&queue);
 	return NULL;
 }
@@ -271,35 +353,33 @@ static bool take_word(char *text)
 		wish.method = value;
 	else if (!strcmp(text, "queue"))
 		wish.queue = value;
+	else if (!strcmp(text, "fork"))
+		wish.fork = value;
 	else
 		return false;
 	return true;
 }
 
-static void make_channel(void)
+/*
+ * One more call, that nothing is done to. What was given up before has come to its end when it has,
+ * unless it was lost.
+ */
+static void settle(void)
 {
-	grpc_arg limit = {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH};
-	grpc_channel_args args = {1, &limit};
-	grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+	struct steps_queue queue;
 
-	limit.value.integer = (int)wish.limit;
-	channel = grpc_channel_create(wish.target, credentials, &args);
-	grpc_channel_credentials_release(credentials);
+	steps_queue_open(&queue, steps_queue_type(wish.queue));
+	wish.random = wish.drop = wish.cancel = 0;
+	call_once(&queue, 0, "Echo");
+	steps_queue_close(&queue);
 }
 
-int main(int count, char **arguments)
+static void call_all(void)
 {
 	pthread_t threads[64], watcher;
 
-	wish.target = count > 1 ? arguments[1] : "";
-	for (int i = 2; i < count; i++) {
-		if (!take_word(arguments[i])) {
-			fprintf(stderr, "echo_client: %s?\n", arguments[i]);
-			return 2;
-		}
-	}
-	grpc_init();
-	make_channel();
+	next_call = 0;
+	channel = make_channel();
 	if (!strcmp(wish.queue, "callback")) {
 		watching = grpc_completion_queue_create_for_next(NULL);
 		pthread_create(&watcher, NULL, watch, NULL);
@@ -309,10 +389,53 @@ int main(int count, char **arguments)
 		pthread_create(&threads[i], NULL, run, NULL);
 	for (unsigned long i = 0; i < wish.threads; i++)
 		pthread_join(threads[i], NULL);
-	if (!watching) { /* or else its thread goes on with them until the end */
+	if (wish.random || wish.drop)
+		settle();
+	if (!watching) /* or else its thread goes on with it until the end */
 		grpc_channel_destroy(channel);
-		grpc_shutdown();
+	if (wish.memory)
+		fprintf(stderr, "memory in the end: %ld KiB\n", memory_now());
+}
+
+/* A child that ends at once, or makes the calls before its parent does it. */
+static void run_child(bool calls)
+{
+	pid_t child = fork();
+	int status;
+
+	if (!child) {
+		if (calls) {
+			grpc_init();
+			call_all();
+			grpc_shutdown();
+		}
+		exit(wrong ? 1 : 0);
 	}
+	waitpid(child, &status, 0);
+	if (status)
+		wrong++;
+}
+
+/* fork=early: both use gRPC, and each for itself. fork=late: the child ends without it. */
+int main(int count, char **arguments)
+{
+	wish.target = count > 1 ? arguments[1] : "";
+	for (int i = 2; i < count; i++) {
+		if (!take_word(arguments[i])) {
+			fprintf(stderr, "echo_client: %s?\n", arguments[i]);
+			return 2;
+		}
+	}
+	if (!strcmp(wish.fork, "early"))
+		run_child(true);
+	grpc_init();
+	if (!strcmp(wish.fork, "late")) {
+		call_all();
+		run_child(false);
+	}
+	call_all();
+	if (!watching)
+		grpc_shutdown();
 	for (int i = 0; i < 32; i++) {
 		if (statuses[i])
 			printf("%d:%lu ", i, (unsigned long)statuses[i]);

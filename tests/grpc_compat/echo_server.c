@@ -3,9 +3,12 @@
  * A gRPC server in plain C: whatever arrives goes back, message by message, until the client closes
  * its half; then the call ends with OK. Methods with another end:
  *
- *   /test/Silent   reads nothing and answers nothing until the client gives up
+ *   /test/Silent   reads nothing and answers nothing until the client gives up; tells the call on
+ *                  standard error
  *   /test/Deaf     reads one message, and ends the call with status 9
+ *   /test/Sorry    answers, and ends the call with status 9
  *   /test/Count    reads all, and answers with one message of 8 bytes: how many there were
+ *   /test/Slow     the same, but reads one message in SLOW_US only
  *
  *   echo_server next|pluck|callback LIMIT [ADDRESS]
  *
@@ -21,6 +24,8 @@
 #include <unistd.h>
 
 #include "steps.h"
+
+#define SLOW_US 20000
 
 /* One call, from the request for it on; it has a queue and, once it is there, a thread of its own.
  */
@@ -67,11 +72,18 @@ static bool is_method(const struct serving *serving, const char *name)
 	return !grpc_slice_str_cmp(serving->details.method, name);
 }
 
+static bool counts(const struct serving *serving)
+{
+	return is_method(serving, "/test/Count") || is_method(serving, "/test/Slow");
+}
+
 /* False when no message came. */
 static bool receive(struct serving *serving, grpc_byte_buffer **message)
 {
 	grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message = {message}};
 
+	if (is_method(serving, "/test/Slow"))
+		usleep(SLOW_US);
 	*message = NULL;
 	return steps_run(&serving->queue, serving->call, &op, 1) && *message;
 }
@@ -93,8 +105,9 @@ static bool answer(struct serving *serving, grpc_byte_buffer *message, bool last
 	if (last) {
 		ops[count].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
 		ops[count].data.send_status_from_server.status =
-			is_method(serving, "/test/Deaf") ? GRPC_STATUS_FAILED_PRECONDITION
-							 : GRPC_STATUS_OK;
+			is_method(serving, "/test/Deaf") || is_method(serving, "/test/Sorry")
+				? GRPC_STATUS_FAILED_PRECONDITION
+				: GRPC_STATUS_OK;
 		ops[count++].data.send_status_from_server.status_details = &details;
 	}
 	return steps_run(&serving->queue, serving->call, ops, count);
@@ -114,12 +127,12 @@ static void echo(struct serving *serving)
 			return;
 		}
 		good = receive(serving, &next);
-		if (!is_method(serving, "/test/Count"))
+		if (!counts(serving))
 			answer(serving, message, !good);
 		grpc_byte_buffer_destroy(message);
 		message = next;
 	}
-	if (is_method(serving, "/test/Count")) {
+	if (counts(serving)) {
 		uint64_t count = serving->messages;
 		grpc_slice slice = grpc_slice_from_copied_buffer((char *)&count, sizeof(count));
 
@@ -153,7 +166,9 @@ static void *serve(void *argument)
 	steps_start(&serving->close, &serving->queue, serving->call, &close, 1);
 	if (is_method(serving, "/test/Chat"))
 		chat(serving);
-	else if (!is_method(serving, "/test/Silent"))
+	else if (is_method(serving, "/test/Silent"))
+		fprintf(stderr, "a silent call\n");
+	else
 		echo(serving);
 	steps_wait(&serving->close);
 	for (size_t i = 0; i < serving->metadata.count; i++) {

@@ -3,24 +3,20 @@
 """gRPC programs with the drop-in layer in front of them: what they see is what gRPC alone shows.
 
 Each test runs a server and a client as processes of their own, with the layer on both sides, on one
-or on none. DROPIN_LIBRARY is the layer, DROPIN_PROGRAMS the folder of the programs, and
-DROPIN_LINKED is set when they have it linked instead of loading it (with sanitizers).
+or on none.
 """
 
-import collections
 import os
 import re
-import signal
 import socket
 import subprocess
 import unittest
 from pathlib import Path
 
-LIBRARY = os.environ["DROPIN_LIBRARY"]
-PROGRAMS = Path(os.environ["DROPIN_PROGRAMS"])
+from harness import ALL, LINKED, NOTHING, PATIENCE, Server, echo, echo_client, echo_server, \
+    environment, program
+
 MATRIX = os.environ.get("DROPIN_MATRIX")
-LINKED = bool(os.environ.get("DROPIN_LINKED"))
-PATIENCE = 60
 
 
 def ruby():
@@ -33,81 +29,6 @@ def ruby():
 
 
 RUBY = ruby()
-
-ALL = "tcp,threshold=1,wait_ms=5000,log=info"
-COUNTERS = re.compile(r"aside: sent (\d+) messages, (\d+) bytes; received (\d+) messages, (\d+) bytes; "
-                      r"large but inline: (\d+) messages; calls failed by the side path: (\d+)")
-Counters = collections.namedtuple(
-    "Counters", "sent sent_bytes received received_bytes inline failed")
-Ended = collections.namedtuple("Ended", "status output errors counters")
-
-
-def environment(spec):
-    variables = {key: value for key, value in os.environ.items() if key != "TENSORHAUL_GRPC"}
-    if spec:
-        variables["TENSORHAUL_GRPC"] = spec
-    if not LINKED:
-        variables["LD_PRELOAD"] = LIBRARY
-    return variables
-
-
-def ended(status, output, errors):
-    found = COUNTERS.search(errors)
-    return Ended(status, output.strip(), errors,
-                 Counters(*map(int, found.groups())) if found else None)
-
-
-class Server:
-    """A server process that says its port on its first line, and ends when its input does."""
-
-    def __init__(self, command, spec):
-        self.process = subprocess.Popen(command, env=environment(spec), text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE)
-        line = self.process.stdout.readline().strip()
-        if not line:
-            raise AssertionError(self.process.communicate(timeout=PATIENCE)[1])
-        self.port = int(line)
-        self.target = f"127.0.0.1:{self.port}"
-
-    def end(self):
-        output, errors = self.process.communicate(timeout=PATIENCE)
-        return ended(self.process.returncode, output, errors)
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=PATIENCE)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
-
-
-def program(name):
-    return str(PROGRAMS / (name + ("_linked" if LINKED else "")))
-
-
-def echo_server(spec, queue="next", limit=-1, address=None):
-    return Server([program("echo_server"), queue, str(limit), *([address] if address else [])], spec)
-
-
-def echo_client(server, spec, **words):
-    command = [program("echo_client"), server.target,
-               *(f"{name}={value}" for name, value in words.items())]
-    process = subprocess.run(command, env=environment(spec), text=True, capture_output=True,
-                             timeout=PATIENCE, check=False)
-    return ended(process.returncode, process.stdout, process.stderr)
-
-
-def echo(server_spec, client_spec, queue="next", limit=-1, **words):
-    """Both ends of one run."""
-    with echo_server(server_spec, queue, limit) as server:
-        client = echo_client(server, client_spec, queue=queue, **words)
-        return client, server.end()
 
 
 class Aside(unittest.TestCase):
@@ -136,13 +57,13 @@ class Aside(unittest.TestCase):
                 ends = echo(server, client, calls=3, bytes=300000, method="Chat", messages=3)
                 self.expect_good(ends, "0:3")
                 for end in ends:
-                    self.assertIn(end.counters, (None, Counters(0, 0, 0, 0, 0, 0)))
+                    self.assertIn(end.counters, (None, NOTHING))
 
     def test_small_messages_stay_inline(self):
         ends = echo("tcp,threshold=100000,log=info,wait_ms=5000",
                     "tcp,threshold=100000,log=info,wait_ms=5000", calls=4, bytes=99999)
         self.expect_good(ends, "0:4")
-        self.assertEqual(ends[0].counters, Counters(0, 0, 0, 0, 0, 0))
+        self.assertEqual(ends[0].counters, NOTHING)
 
     def test_compressed_messages_stay_inline(self):
         ends = echo(ALL, ALL, calls=3, bytes=50000, compress=1, method="Chat")
@@ -231,6 +152,11 @@ class AsGrpcDoes(unittest.TestCase):
 
     def test_server_that_ends_the_call(self):
         self.same(method="Deaf", calls=3, messages=3, ahead=1, bytes=100000)
+
+    def test_answer_beside_a_status(self):
+        for bytes_, messages in ((100000, 1), (3000000, 1), (100000, 3)):
+            with self.subTest(bytes=bytes_, messages=messages):
+                self.same(method="Sorry", calls=3, messages=messages, ahead=1, bytes=bytes_)
 
     def test_deadline(self):
         self.same(method="Silent", calls=2, timeout_ms=200, bytes=100000)
