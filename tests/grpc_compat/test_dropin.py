@@ -19,16 +19,16 @@ from harness import ALL, LINKED, NOTHING, PATIENCE, Server, echo, echo_client, e
 MATRIX = os.environ.get("DROPIN_MATRIX")
 
 
-def ruby():
-    """How to run echo.rb, or nothing."""
-    command = ["/usr/bin/ruby", str(Path(__file__).resolve().parent / "echo.rb")]
-    if LINKED or not Path(command[0]).exists():
-        return None
-    probe = subprocess.run([command[0], "-e", "require 'grpc'"], capture_output=True, check=False)
-    return None if probe.returncode else command
+def has_ruby():
+    if LINKED or not Path("/usr/bin/ruby").exists():
+        return False
+    probe = subprocess.run(["/usr/bin/ruby", "-e", "require 'grpc'"], capture_output=True,
+                           check=False)
+    return probe.returncode == 0
 
 
-RUBY = ruby()
+def ruby(name):
+    return ["/usr/bin/ruby", str(Path(__file__).resolve().parent / name)]
 
 
 class Aside(unittest.TestCase):
@@ -115,11 +115,20 @@ class OtherLanguages(unittest.TestCase):
                     self.check([MATRIX, "server", serving, "-1"],
                                [MATRIX, "client", "TARGET", "sync", "100000", "2"], *specs)
 
-    @unittest.skipUnless(RUBY, "ruby-grpc is missing, or this is a build with sanitizers")
+    @unittest.skipUnless(has_ruby(), "ruby-grpc is missing, or this is a build with sanitizers")
     def test_ruby(self):
+        echo_rb = ruby("echo.rb")
         for specs in ((ALL, ALL), (ALL, None), (None, ALL)):
             with self.subTest(specs=specs):
-                self.check([*RUBY, "server"], [*RUBY, "client", "TARGET", "100000", "2"], *specs)
+                self.check([*echo_rb, "server"], [*echo_rb, "client", "TARGET", "100000", "2"],
+                           *specs)
+
+    @unittest.skipUnless(has_ruby(), "ruby-grpc is missing, or this is a build with sanitizers")
+    def test_ruby_interop(self):
+        """The programs that Debian's ruby-grpc comes with: large, empty and small messages, streams,
+        metadata, statuses, cancellations, deadlines."""
+        interop = ruby("interop.rb")
+        self.check([*interop, "server"], [*interop, "client", "TARGET"], ALL, ALL)
 
 
 class AsGrpcDoes(unittest.TestCase):
