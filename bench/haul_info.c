@@ -7,6 +7,7 @@
  *   {"tool": "haul-info", "version": "0.1.0", "common_options": [OPTION...],
  *    "transports": [{"name", "available": bool, "reason": text|null, "description": [line...],
  *                     "options": [OPTION...]}],
+ *    "layer_options": [OPTION...] of the layer for gRPC programs, where that is built,
  *    "host": {see host_facts.h}}
  * OPTION: {"name", "default", "range", "help"}. With --transport only that one, and no host.
  */
@@ -15,7 +16,13 @@
 #include <tensorhaul/haul.h>
 
 #include "bench_common.h"
+#include "../grpc_compat/dropin/options.h"
 #include "host_facts.h"
+
+static const char LAYER[] = "the layer for gRPC programs";
+
+/* Not there where gRPC is not. */
+extern const struct haul_option layer_options[] __attribute__((weak));
 
 static struct {
 	char *transport, *peer, *json;
@@ -78,6 +85,14 @@ static bool wanted(const char *name)
 	return !options.transport || strcmp(options.transport, name) == 0;
 }
 
+/* The options of a transport, "" for those of every transport, or LAYER. NULL behind the last. */
+static const struct haul_option_info *option_of(const char *name, unsigned number)
+{
+	if (name != LAYER)
+		return haul_transport_option(name, number);
+	return layer_options[number].info.name ? &layer_options[number].info : NULL;
+}
+
 /* ---- Text ---- */
 
 static void print_options(const char *name)
@@ -90,7 +105,7 @@ static void print_options(const char *name)
 	bench_table_row(&table);
 	for (size_t i = 0; i < ARRAY_LENGTH(heads); i++)
 		bench_table_cell(&table, i, "%s", heads[i]);
-	for (unsigned i = 0; (option = haul_transport_option(name, i)); i++) {
+	for (unsigned i = 0; (option = option_of(name, i)); i++) {
 		bench_table_row(&table);
 		bench_table_cell(&table, 0, "    %s", option->name);
 		bench_table_cell(&table, 1, "%s", option->value ? option->value : "");
@@ -143,6 +158,10 @@ static void print_text(void)
 			print_transport(haul_transport_name(i));
 	printf("  options of every transport\n");
 	print_options("");
+	if (layer_options && !options.transport) {
+		printf("  options of %s, in TENSORHAUL_GRPC\n", LAYER);
+		print_options(LAYER);
+	}
 	if (!options.transport) {
 		cJSON *facts = host_facts();
 
@@ -167,7 +186,7 @@ static void add_options(cJSON *object, const char *member, const char *name)
 	cJSON *array = cJSON_AddArrayToObject(object, member);
 	const struct haul_option_info *option;
 
-	for (unsigned i = 0; (option = haul_transport_option(name, i)); i++) {
+	for (unsigned i = 0; (option = option_of(name, i)); i++) {
 		cJSON *item = cJSON_CreateObject();
 
 		add_or_null(item, "name", option->name);
@@ -222,6 +241,8 @@ static bool write_json(void)
 		if (wanted(haul_transport_name(i)))
 			cJSON_AddItemToArray(transports,
 					     describe_transport(haul_transport_name(i)));
+	if (layer_options && !options.transport)
+		add_options(json, "layer_options", LAYER);
 	if (!options.transport)
 		cJSON_AddItemToObject(json, "host", host_facts());
 	result = bench_json_write(path, json);

@@ -9,23 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../../transport/backend.h"
-
-enum layer_log { LAYER_LOG_NONE, LAYER_LOG_WARNING, LAYER_LOG_INFO, LAYER_LOG_DEBUG };
-
-/* The layer's own options in TENSORHAUL_GRPC; what else is in there belongs to the transport. */
-struct layer_settings {
-	uint64_t threshold; /* messages of this size and above go aside */
-	uint64_t window;    /* bytes of a stream that may be under way before its writes wait */
-	uint64_t pool;      /* bytes of free buffers that are kept */
-	uint64_t wait_ms;   /* how long a channel's first call waits to learn what its server can */
-	bool strict;
-	unsigned log;
-	char *listen;
-	char *spec; /* the transport's */
-};
-
-extern const struct haul_option layer_options[];
+#include "options.h"
 
 /*
  * Whether large messages may go aside: TENSORHAUL_GRPC is set, right and for this libgrpc. The
@@ -50,6 +34,7 @@ void layer_log(enum layer_log level, const char *format, ...) __attribute__((for
 /* Bytes and messages, by the way that they took; why some did not go aside. */
 struct layer_counters {
 	_Atomic uint64_t sent_aside, sent_aside_bytes;
+	_Atomic uint64_t copied_bytes; /* of these, gathered from many slices first */
 	_Atomic uint64_t received_aside, received_aside_bytes;
 	_Atomic uint64_t sent_inline; /* of threshold and above, on calls that could have */
 	_Atomic uint64_t failed;      /* calls that a broken side path ended */

@@ -137,6 +137,7 @@ static int gather(struct transfer *transfer, const grpc_slice_buffer *slices)
 	transfer->buffer = pool_take(transfer->bytes);
 	if (!transfer->buffer)
 		return -ENOMEM;
+	layer_count(&layer_counters.copied_bytes, transfer->bytes);
 	next = transfer->buffer->base;
 	for (size_t i = 0; i < slices->count; i++) {
 		memcpy(next, GRPC_SLICE_START_PTR(slices->slices[i]),

@@ -468,6 +468,9 @@ class Info(unittest.TestCase):
         streams = [one for one in transports["tcp"]["options"] if one["name"] == "streams"]
         self.assertEqual(streams[0]["default"], "auto")
         self.assertIn("progress", [one["name"] for one in found["common_options"]])
+        # Where gRPC is.
+        layer = found.get("layer_options", [{"name": "threshold"}])
+        self.assertIn("threshold", [one["name"] for one in layer])
         host = found["host"]
         self.assertGreaterEqual(host["cpus"]["allowed"], 1)
         self.assertIn("lo", [one["name"] for one in host["interfaces"]])

@@ -16,16 +16,17 @@ from pathlib import Path
 LIBRARY = os.environ["DROPIN_LIBRARY"]
 PROGRAMS = Path(os.environ["DROPIN_PROGRAMS"])
 LINKED = bool(os.environ.get("DROPIN_LINKED"))
-PATIENCE = 60
+PATIENCE = 60 + int(os.environ.get("DROPIN_CALLS", "0")) // 20
 
 
 ALL = "tcp,threshold=1,wait_ms=5000,log=info"
-COUNTERS = re.compile(r"aside: sent (\d+) messages, (\d+) bytes; received (\d+) messages, (\d+) bytes; "
+COUNTERS = re.compile(r"aside: sent (\d+) messages, (\d+) bytes \((\d+) copied\); "
+                      r"received (\d+) messages, (\d+) bytes; "
                       r"large but inline: (\d+) messages; calls failed by the side path: (\d+); "
                       r"left over: (\d+) calls, (\d+) messages, (\d+) buffers")
 Counters = collections.namedtuple(
-    "Counters", "sent sent_bytes received received_bytes inline failed calls messages buffers")
-NOTHING = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    "Counters", "sent sent_bytes copied received received_bytes inline failed calls messages buffers")
+NOTHING = Counters(*[0] * 10)
 Ended = collections.namedtuple("Ended", "status output errors counters")
 
 
@@ -47,8 +48,8 @@ def ended(status, output, errors):
 class Server:
     """A server process that says its port on its first line, and ends when its input does."""
 
-    def __init__(self, command, spec):
-        self.process = subprocess.Popen(command, env=environment(spec), text=True,
+    def __init__(self, command, spec, variables=None):
+        self.process = subprocess.Popen(command, env=variables or environment(spec), text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE)
         line = self.process.stdout.readline().strip()
