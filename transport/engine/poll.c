@@ -257,11 +257,15 @@ static void make_details_key(void)
 	pthread_key_create(&details_key, free_details);
 }
 
+/* Any thread has ever had some: a key is there to look for them. Atomic. */
+static bool details_any;
+
 static void free_handed_out(void)
 {
 	struct details *details;
 
-	pthread_once(&details_once, make_details_key);
+	if (!__atomic_load_n(&details_any, __ATOMIC_ACQUIRE))
+		return;
 	details = pthread_getspecific(details_key);
 	if (details)
 		clear_details(details);
@@ -270,10 +274,13 @@ static void free_handed_out(void)
 /* Keep a detail until this thread's next haul_poll(); NULL when it is lost for want of memory. */
 static const char *hand_out(char *text)
 {
-	struct details *details = pthread_getspecific(details_key);
+	struct details *details;
 
 	if (!text)
 		return NULL;
+	pthread_once(&details_once, make_details_key);
+	__atomic_store_n(&details_any, true, __ATOMIC_RELEASE);
+	details = pthread_getspecific(details_key);
 	if (!details) {
 		details = calloc(1, sizeof(*details));
 		if (!details || pthread_setspecific(details_key, details)) {
