@@ -236,13 +236,21 @@ static int setup_queues(struct port_private *private, struct port_wish *wish)
 
 /* ---- Starting and stopping ------------------------------------------------------------ */
 
+/* No packets move meanwhile, nor while the device is stopped. */
+static void set_started(struct port_private *private, bool started)
+{
+	rte_spinlock_lock(private->guard);
+	private->started = started;
+	rte_spinlock_unlock(private->guard);
+}
+
 static int start(struct port *port)
 {
 	struct port_private *private = port_private(port);
 	int error =
 		private->driver->start ? private->driver->start(port) : rte_eth_dev_start(port->id);
 
-	private->started = !error;
+	set_started(private, !error);
 	return error;
 }
 
@@ -250,22 +258,20 @@ static void stop(struct port *port)
 {
 	struct port_private *private = port_private(port);
 
-	if (private->started)
-		rte_eth_dev_stop(port->id);
-	private->started = false;
+	if (!private->started)
+		return;
+	set_started(private, false);
+	rte_eth_dev_stop(port->id);
 }
 
 int port_restart(struct port *port)
 {
-	struct port_private *private = port_private(port);
 	struct eal_pipes pipes;
 	int error;
 
 	eal_pipes_ignore(&pipes);
-	rte_spinlock_lock(&private->moving);
 	stop(port);
 	error = start(port);
-	rte_spinlock_unlock(&private->moving);
 	eal_pipes_restore(&pipes);
 	return error;
 }
@@ -292,6 +298,7 @@ static void fill_in(struct port_private *private, const struct port_wish *wish)
 	private->engine = wish->engine;
 	private->bus = wish->bus;
 	rte_spinlock_init(&private->moving);
+	private->guard = &private->moving;
 	memcpy(private->name, wish->name, sizeof(private->name));
 	memcpy(private->interface, wish->interface, sizeof(private->interface));
 	port->private = private;

@@ -13,16 +13,13 @@
 /* Neither is the device started again meanwhile, nor does the driver take its memory away. */
 static inline void start_moving(struct port_private *private)
 {
-	rte_spinlock_lock(&private->moving);
-	if (private->guard)
-		rte_spinlock_lock(private->guard);
+	rte_spinlock_lock(private->guard);
 }
 
+/* rte_spinlock_unlock() is a locked exchange, which waits until all that was written has left. */
 static inline void stop_moving(struct port_private *private)
 {
-	if (private->guard)
-		rte_spinlock_unlock(private->guard);
-	rte_spinlock_unlock(&private->moving);
+	__atomic_store_n(&private->guard->locked, 0, __ATOMIC_RELEASE);
 }
 
 /* ---- Arriving ------------------------------------------------------------------ */

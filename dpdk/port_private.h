@@ -160,8 +160,8 @@ struct port_private {
 	uint64_t offloads; /* flags of packets for port_offload() */
 	uint64_t watched_at;
 	unsigned nudges;       /* of port_reclaim(), in a row */
-	rte_spinlock_t moving; /* packets are moving, or the device is being restarted */
-	rte_spinlock_t *guard; /* held while packets move, when the driver needs it */
+	rte_spinlock_t *guard; /* held while packets move; the driver's own when it has one */
+	rte_spinlock_t moving; /* the guard of others; `started` changes with the guard held */
 	void *driver_state;
 };
 
