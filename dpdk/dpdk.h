@@ -490,6 +490,8 @@ enum sent_kind {
 /* Send what may be sent: of one link, of all. */
 void output_link(struct backend_link *link);
 int output_run(struct backend_context *context);
+/* Packets came for it in this round: there may be more to send now. */
+void output_heard(struct backend_link *link);
 /* Whether something waits to be sent. */
 bool output_pending(const struct backend_link *link);
 /* When to offer a full port again what it did not take. */

@@ -178,7 +178,7 @@ static void after_burst(struct backend_context *context)
 		TAILQ_REMOVE(&context->hearing, link, heard_entry);
 		link->heard = false;
 		receive_tell(link);
-		link_ready(link);
+		output_heard(link);
 	}
 }
 

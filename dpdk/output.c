@@ -536,6 +536,20 @@ void output_link(struct backend_link *link)
 		link_ready(link);
 }
 
+void output_heard(struct backend_link *link)
+{
+	struct backend_context *context = link->context;
+
+	if (!link_talks(link) || output_pending(link) || link->probes ||
+	    link->ack_at <= context->now) {
+		link_ready(link);
+		return;
+	}
+	pacer_room(&link->pacer, context->now);
+	link->limited = true;
+	rest(link, false, 0);
+}
+
 int output_run(struct backend_context *context)
 {
 	struct backend_link *link, *last = TAILQ_LAST(&context->ready, links);
