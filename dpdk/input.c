@@ -149,6 +149,16 @@ static void keep(struct backend_context *context, struct rte_mbuf *packet)
 		rte_pktmbuf_free(packet);
 }
 
+/* Where packets stay in this host's memory no sums are sent, and those of headers not looked at. */
+static struct frame_checked checked(const struct backend_context *context,
+				    const struct rte_mbuf *packet)
+{
+	struct frame_checked checked = port_checked(context->port, packet);
+
+	checked.ip |= !context->sums;
+	return checked;
+}
+
 static void take_burst(struct backend_context *context, struct rte_mbuf **packets, unsigned count,
 		       bool local)
 {
@@ -161,8 +171,7 @@ static void take_burst(struct backend_context *context, struct rte_mbuf **packet
 			rte_prefetch0(rte_pktmbuf_mtod(packets[i + 2], void *));
 		/* The port was asked for packets in one piece. */
 		if (packet->nb_segs == 1 &&
-		    take_frame(context, packet,
-			       local ? trusted : port_checked(context->port, packet)))
+		    take_frame(context, packet, local ? trusted : checked(context, packet)))
 			keep(context, packet);
 		else
 			rte_pktmbuf_free(packet);
