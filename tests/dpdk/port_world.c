@@ -125,7 +125,7 @@ struct port *world_memif(const char *role, const char *extra, unsigned end, uint
 	return open_port(text, end, mtu);
 }
 
-struct port *world_interface(const char *name, unsigned end, uint64_t mtu)
+struct port *world_port(const char *name, unsigned end, uint64_t mtu)
 {
 	return open_port(name, end, mtu);
 }

@@ -23,7 +23,7 @@ struct dpdk_config world_config(const char *port, const char *ip);
 
 /* Opens; `extra` is appended to memif's arguments. `end` is 1 or 2: the address 10.9.0.END. */
 struct port *world_memif(const char *role, const char *extra, unsigned end, uint64_t mtu);
-struct port *world_interface(const char *name, unsigned end, uint64_t mtu);
+struct port *world_port(const char *name, unsigned end, uint64_t mtu);
 
 /* Whether the link comes to that state within so many milliseconds. */
 bool world_wait_link(struct port *port, bool up, unsigned ms);

@@ -98,9 +98,9 @@ class VhostSwitch:
     def __exit__(self, *ended):
         self._stack.__exit__(*ended)
 
-    def spec(self):
+    def spec(self, more=""):
         return (f"dpdk,port={{net_virtio_user,path={self._folder}/%n.sock}},ip=10.77.0.%n/16,"
-                "hugepages=no")
+                f"hugepages=no{more}")
 
 
 def module():
@@ -232,6 +232,18 @@ def test_conformance_over_af_xdp():
 def test_conformance_over_virtio():
     with VhostSwitch() as switch:
         conformance(switch.spec(), "types,cancel", numbers=switch.NUMBERS)
+
+
+def test_kill_over_virtio():
+    """F12, F13. By hand: it takes minutes."""
+    with VhostSwitch() as switch:
+        conformance(switch.spec(",peer_ms=1000"), "kill", numbers=switch.NUMBERS)
+
+
+def test_storm_and_stop_over_virtio():
+    """F14. By hand: it takes minutes."""
+    with VhostSwitch() as switch:
+        conformance(switch.spec(), "storm,stop", numbers=switch.NUMBERS)
 
 
 def test_vhost_and_virtio():

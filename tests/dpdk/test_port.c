@@ -116,8 +116,8 @@ static void af_packet_carries_packets(void **state)
 		skip();
 	for (unsigned mtu = 1500; mtu <= 9000; mtu += 7500) {
 		world_run("ip link set va mtu %u && ip link set vb mtu %u", mtu, mtu);
-		a = world_interface("va", 1, HAUL_OPTION_AUTO);
-		b = world_interface("af_packet:vb", 2, HAUL_OPTION_AUTO);
+		a = world_port("va", 1, HAUL_OPTION_AUTO);
+		b = world_port("af_packet:vb", 2, HAUL_OPTION_AUTO);
 		assert_int_equal(a->payload, mtu - 28);
 		assert_true(a->wire && a->external && a->link_up && a->rate == 0);
 		exchange_all(a, b);
@@ -135,8 +135,8 @@ static void af_packet_takes_its_own_only(void **state)
 
 	if (!world_has_interfaces)
 		skip();
-	a = world_interface("va", 1, 1500);
-	b = world_interface("vb", 2, 1500);
+	a = world_port("va", 1, 1500);
+	b = world_port("vb", 2, 1500);
 	packet = world_packet(a, b, 1, NULL);
 	rte_pktmbuf_mtod(packet, uint8_t *)[33] = 77; /* to 10.9.0.77 */
 	assert_int_equal(port_send(a, 0, &packet, 1), 1);
@@ -156,8 +156,8 @@ static void af_packet_counts_what_it_missed(void **state)
 
 	if (!world_has_interfaces)
 		skip();
-	a = world_interface("va", 1, 1500);
-	b = world_interface("vb", 2, 1500);
+	a = world_port("va", 1, 1500);
+	b = world_port("vb", 2, 1500);
 	while (sent < b->ring + 500) {
 		struct rte_mbuf *packet = world_packet(a, b, sent, NULL);
 
@@ -182,7 +182,7 @@ static void af_packet_sees_its_link(void **state)
 
 	if (!world_has_interfaces)
 		skip();
-	port = world_interface("va", 1, 1500);
+	port = world_port("va", 1, 1500);
 	assert_true(port->link_up);
 	world_run("ip link set vb down");
 	assert_true(world_wait_link(port, false, 5000));
@@ -270,9 +270,9 @@ static int run_peer(const char *path)
 	}
 }
 
-static pid_t start_peer(void)
+static pid_t start_peer(char *kind)
 {
-	char *arguments[] = {"test_port", "peer", world_socket, NULL};
+	char *arguments[] = {"test_port", kind, world_socket, NULL};
 	pid_t pid;
 
 	assert_int_equal(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, arguments, environ), 0);
@@ -287,7 +287,7 @@ static void a_peer_dies_under_load(void **state)
 	struct port_holder holder = {0};
 
 	for (unsigned i = 0; i < 12; i++) {
-		pid_t peer = start_peer();
+		pid_t peer = start_peer("peer");
 		unsigned received = 0;
 		uint64_t until;
 
@@ -316,6 +316,48 @@ static void a_peer_dies_under_load(void **state)
 	port_close(port);
 }
 
+/* In another process, as its first port: a card whose host goes. */
+static int run_card(const char *path)
+{
+	struct rte_mbuf *packet;
+	struct port *port;
+	char text[128];
+	bool was;
+
+	signal(SIGPIPE, SIG_DFL);
+	if (haul_open("tcp", &world_context))
+		return 1;
+	snprintf(text, sizeof(text), "net_virtio_user,path=%s", path);
+	port = world_port(text, 2, 1500);
+	packet = world_packet(port, port, 0, NULL);
+	was = world_wait_link(port, true, 20000) && port_send(port, 0, &packet, 1) == 1 &&
+	      world_wait_link(port, false, 20000);
+	port_close(port);
+	haul_close(world_context);
+	return was ? 0 : 2;
+}
+
+/* virtio_user's driver says that it goes to a socket that nobody reads any more: no SIGPIPE. */
+static void a_card_outlives_its_host(void **state)
+{
+	uint64_t until = haul_clock() + UINT64_C(20000000000);
+	struct rte_mbuf *packet;
+	struct port *host;
+	char text[128];
+	int status;
+	pid_t card;
+
+	snprintf(text, sizeof(text), "net_vhost,iface=%s", world_socket);
+	host = world_port(text, 1, 1500);
+	card = start_peer("card");
+	while (!port_receive(host, 0, &packet, 1))
+		assert_true(haul_clock() < until);
+	rte_pktmbuf_free(packet);
+	port_close(host);
+	assert_int_equal(waitpid(card, &status, 0), card);
+	assert_int_equal(status, 0);
+}
+
 /* ---- Nothing is left behind ----------------------------------------------------------------- */
 
 static void open_and_close(bool interfaces)
@@ -323,8 +365,8 @@ static void open_and_close(bool interfaces)
 	struct port *a, *b;
 
 	if (interfaces) {
-		a = world_interface("va", 1, 1500);
-		b = world_interface("vb", 2, 1500);
+		a = world_port("va", 1, 1500);
+		b = world_port("vb", 2, 1500);
 	} else {
 		a = world_memif("server", ",rsize=6", 1, 1500);
 		b = world_memif("client", ",rsize=6", 2, 1500);
@@ -426,6 +468,7 @@ int main(int count, char **arguments)
 		cmocka_unit_test(a_server_may_come_again),
 		cmocka_unit_test(a_dead_servers_socket_is_taken_over),
 		cmocka_unit_test(a_peer_dies_under_load),
+		cmocka_unit_test(a_card_outlives_its_host),
 		cmocka_unit_test(opening_and_closing_leaves_nothing),
 		cmocka_unit_test(af_xdp_is_silent),
 		cmocka_unit_test(a_child_holds_nothing),
@@ -434,6 +477,8 @@ int main(int count, char **arguments)
 
 	if (count == 3 && !strcmp(arguments[1], "peer"))
 		return run_peer(arguments[2]);
+	if (count == 3 && !strcmp(arguments[1], "card"))
+		return run_card(arguments[2]);
 	world_start();
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	world_end();

@@ -214,11 +214,11 @@ static void interfaces_that_do_not_fit(void **state)
 	refused(&config, -EADDRINUSE, "kernel's own address on va",
 		"ip addr del 10.0.0.5/24 dev va");
 	world_run("ip addr del 10.0.0.5/24 dev va");
-	port = world_interface("va", 1, 1500);
+	port = world_port("va", 1, 1500);
 	refused(&config, -EBUSY, "another context of this process", "va");
 	port_close(port);
 	/* Nothing of all that is in the way. */
-	port = world_interface("va", 1, 1500);
+	port = world_port("va", 1, 1500);
 	port_close(port);
 	world_run("ip link set va mtu 9000");
 }
