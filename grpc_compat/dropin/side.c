@@ -428,11 +428,27 @@ int side_listen(char *address, char *why, size_t room)
 /* On the stack of the thread that waits. */
 struct connecting {
 	struct side_operation operation;
+	struct layer_id process; /* the server's */
 	pthread_cond_t done;
 	bool ended;
 	int result;
 	haul_endpoint *endpoint;
+	TAILQ_ENTRY(connecting) entry;
 };
+
+static TAILQ_HEAD(, connecting) connects = TAILQ_HEAD_INITIALIZER(connects);
+static pthread_cond_t connect_ended = PTHREAD_COND_INITIALIZER;
+
+static bool is_connecting(const struct layer_id *server)
+{
+	struct connecting *connecting;
+
+	TAILQ_FOREACH (connecting, &connects, entry) {
+		if (layer_id_equal(&connecting->process, server))
+			return true;
+	}
+	return false;
+}
 
 static void connected(struct side_operation *operation, const struct haul_completion *completion)
 {
@@ -450,16 +466,19 @@ static void connected(struct side_operation *operation, const struct haul_comple
  */
 static int make_link(const struct layer_id *server, const char *address, struct side_link **link)
 {
-	struct connecting connecting = {.operation.done = connected};
+	struct connecting connecting = {.operation.done = connected, .process = *server};
 	int error;
 
 	pthread_cond_init(&connecting.done, NULL);
+	TAILQ_INSERT_TAIL(&connects, &connecting, entry);
 	pthread_mutex_unlock(&lock);
 	error = haul_connect(context, address, &connecting);
 	pthread_mutex_lock(&lock);
 	while (!error && !connecting.ended)
 		pthread_cond_wait(&connecting.done, &lock);
 	pthread_cond_destroy(&connecting.done);
+	TAILQ_REMOVE(&connects, &connecting, entry);
+	pthread_cond_broadcast(&connect_ended);
 	if (!error)
 		error = connecting.result;
 	if (error)
@@ -491,7 +510,8 @@ int side_connect(const struct layer_id *server, const char *address, struct side
 	int error = 0;
 
 	pthread_mutex_lock(&lock);
-	link = find_link(server);
+	while (!(link = find_link(server)) && is_connecting(server))
+		pthread_cond_wait(&connect_ended, &lock);
 	if (!link) {
 		error = make_link(server, address, &link);
 		fresh = !error;

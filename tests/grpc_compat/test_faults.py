@@ -212,6 +212,8 @@ class Dying(Checks):
                 client, server = echo(ALL, ALL, queue, calls=calls, threads=3, drop=1, bytes=size)
                 self.expect_nothing_left(client)
                 self.expect_nothing_left(server)
+                # All channels of a process share it.
+                self.assertEqual(server.errors.count("side connection with"), 1, server.errors)
 
 
 class Slow(Checks):
