@@ -386,7 +386,7 @@ static void on_sent(struct rpc_call *call)
 	if (!call->link || !call->sent.ok)
 		return;
 	if (call->stream) {
-		stream_write(call->stream);
+		stream_wrote(call->stream);
 	} else {
 		control_write(call->link);
 		push_small_waiting(call->link);

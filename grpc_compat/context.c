@@ -54,6 +54,7 @@ static int rpc_open(haul_context *engine, const void *config, struct backend_con
 	if (!context)
 		return -ENOMEM;
 	context->engine = engine;
+	context->traced = haul_is_traced(engine);
 	context->config = config;
 	context->next_timer = UINT64_MAX;
 	context->mail.fd = -1;

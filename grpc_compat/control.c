@@ -46,7 +46,12 @@ int rpc_control(struct backend_link *link, const uint8_t *message, size_t length
 
 int control_small(struct backend_link *link, const struct haul_push *push)
 {
-	return haul_outbox_small(&link->outbox, RECORD_SMALL, push);
+	uint64_t begin = link->context->traced ? haul_clock() : 0;
+	int error = haul_outbox_small(&link->outbox, RECORD_SMALL, push);
+
+	if (!error && link->context->traced)
+		haul_trace_copy(link->endpoint, HAUL_SHARE_OUT, push->slot, push->length, begin);
+	return error;
 }
 
 /* Whole records, as many as one message takes. */

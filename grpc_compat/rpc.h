@@ -196,6 +196,7 @@ struct stream {
 	struct haul_chunk log[CHUNK_LOG];
 	uint64_t log_first, log_next;
 	uint64_t log_bytes;
+	struct haul_share leaving; /* of the chunk under way, for the trace */
 
 	/* In. */
 	uint64_t taken, taken_told;
@@ -290,6 +291,7 @@ struct backend_context {
 	uint64_t next_timer;
 	bool runs; /* gRPC was started for it */
 	bool tls;
+	bool traced;
 	/* TLS, as gRPC takes it. */
 	char *ca, *cert, *key;
 	uint8_t *scratch; /* a control message in one piece; CONTROL_MESSAGE_MAX */
@@ -418,6 +420,7 @@ struct stream *stream_new(struct backend_link *link, uint32_t name);
 void stream_connected(struct connection *connection, int error);
 void stream_begun(struct stream *stream, bool ok);
 void stream_write(struct stream *stream);
+void stream_wrote(struct stream *stream); /* gRPC takes the next message */
 void stream_read(struct stream *stream);
 void stream_break(struct stream *stream); /* its chunks go elsewhere, once it is known which */
 bool stream_holds(const struct stream *stream, const struct haul_transfer *transfer);

@@ -259,6 +259,36 @@ int stream_gone_at_peer(struct backend_link *link, uint32_t name)
 	return 0;
 }
 
+/* ---- The trace ---------------------------------------------------------- */
+
+/* Kept here, since the push may be over, and the chunk out of the log, when gRPC has written it. */
+static void trace_begin(struct stream *stream, const struct haul_chunk *chunk)
+{
+	stream->leaving = (struct haul_share){
+		.way = HAUL_SHARE_OUT,
+		.lane = stream->name + 1, /* 0 is the control call */
+		.slot = chunk->transfer->push->slot,
+		.bytes = chunk->length,
+		.begin = haul_clock(),
+	};
+}
+
+/* gRPC's threads read it at a time that they don't tell: what is known is the copy. */
+static void trace_in(const struct stream *stream, uint64_t slot, uint64_t bytes, uint64_t begin)
+{
+	struct haul_share share = {
+		.way = HAUL_SHARE_IN,
+		.lane = stream->name + 1,
+		.slot = slot,
+		.bytes = bytes,
+		.begin = begin,
+		.end = haul_clock(),
+	};
+
+	share.copied = share.end - begin;
+	haul_trace_share(stream->link->endpoint, &share);
+}
+
 /* ---- Out ---------------------------------------------------------------- */
 
 /* Two chunks at least keep a stream busy. */
@@ -294,12 +324,25 @@ void stream_write(struct stream *stream)
 	stream->log_next++;
 	stream->log_bytes += chunk->length;
 	link->counters.chunks_sent++;
+	if (link->context->traced)
+		trace_begin(stream, chunk);
 	put64(head, chunk->transfer->push->slot);
 	put64(head + 8, chunk->transfer->push->offset + chunk->offset);
 	slices[0] = grpc_slice_from_copied_buffer((const char *)head, sizeof(head));
 	slices[1] = push_slice(chunk, stream->shared);
 	if (call_send(stream->call, slices, 2))
 		stream_break(stream);
+}
+
+void stream_wrote(struct stream *stream)
+{
+	struct backend_link *link = stream->link;
+
+	if (link->context->traced && link->endpoint) {
+		stream->leaving.end = haul_clock();
+		haul_trace_share(link->endpoint, &stream->leaving);
+	}
+	stream_write(stream);
 }
 
 /* ---- In ----------------------------------------------------------------- */
@@ -339,7 +382,7 @@ static bool take(struct stream *stream, const grpc_byte_buffer *message, size_t 
 {
 	struct backend_link *link = stream->link;
 	uint8_t head[CHUNK_SIZE], *address;
-	uint64_t slot, offset;
+	uint64_t slot, offset, begin;
 	enum haul_place place;
 
 	if (length <= CHUNK_SIZE || length > CHUNK_SIZE + CHUNK_MAX ||
@@ -352,8 +395,12 @@ static bool take(struct stream *stream, const grpc_byte_buffer *message, size_t 
 	place = haul_place(link->endpoint, slot, offset, length, &address);
 	if (place == HAUL_PLACE_FORGED)
 		return false;
-	if (place == HAUL_PLACE_HERE)
+	if (place == HAUL_PLACE_HERE) {
+		begin = link->context->traced ? haul_clock() : 0;
 		gather(&message->data.raw.slice_buffer, address);
+		if (link->context->traced)
+			trace_in(stream, slot, length, begin);
+	}
 	stream->taken++;
 	stream->taken_bytes += length;
 	if (stream->taken_bytes >= TAKEN_BYTES ||
