@@ -33,11 +33,9 @@ static struct poptOption option_table[] = {
 	 "only this one, without the host (default: all)", "NAME"},
 	{"peer", 'p', POPT_ARG_STRING, &options.peer, 0,
 	 "also say which adapter of verbs leads there (default: no host)", "HOST"},
-	{"json", 'j', POPT_ARG_STRING | POPT_ARGFLAG_OPTIONAL, &options.json, 'j',
+	{"json", 'j', POPT_ARG_STRING | POPT_ARGFLAG_OPTIONAL, &options.json, 0,
 	 "write JSON into a file, or to the standard output without one (default: a text)", "FILE"},
 	POPT_AUTOHELP POPT_TABLEEND};
-
-static bool as_json;
 
 /* The longest text about what a host has. */
 #define DESCRIPTION_MAX 16384
@@ -60,18 +58,28 @@ static void check_transport(void)
 		bench_usage_error("--transport=%s: expected one of: %s", options.transport, list);
 }
 
+/* popt would take the next word for the file, as in "--json tcp": a file belongs behind a "=". */
+static void say_standard_output(int argc, const char **argv)
+{
+	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0)
+			argv[i] = "--json=-";
+}
+
 static void parse_options(int argc, const char **argv)
 {
-	poptContext context = poptGetContext(NULL, argc, argv, option_table, 0);
+	poptContext context;
 	int result;
 
-	while ((result = poptGetNextOpt(context)) == 'j')
-		as_json = true;
+	say_standard_output(argc, argv);
+	context = poptGetContext(NULL, argc, argv, option_table, 0);
+	result = poptGetNextOpt(context);
 	if (result < -1)
 		bench_usage_error("%s: %s", poptBadOption(context, POPT_BADOPTION_NOALIAS),
 				  poptStrerror(result));
 	if (poptPeekArg(context))
-		bench_usage_error("%s: not an option; --transport=NAME shows one transport",
+		bench_usage_error("%s: not an option; --transport=NAME shows one transport, "
+				  "--json=FILE writes into a file",
 				  poptPeekArg(context));
 	poptFreeContext(context);
 	check_transport();
@@ -226,7 +234,7 @@ static cJSON *describe_transport(const char *name)
 
 static bool write_json(void)
 {
-	const char *path = options.json ? options.json : "-";
+	const char *path = options.json;
 	cJSON *json = cJSON_CreateObject(), *transports;
 	char version[32];
 	int result;
@@ -256,7 +264,7 @@ int main(int argc, const char **argv)
 {
 	bench_hold_standard_streams();
 	parse_options(argc, argv);
-	if (as_json)
+	if (options.json)
 		return write_json() ? 0 : EXIT_FAILED;
 	print_text();
 	return bench_output_arrived() ? 0 : EXIT_FAILED;

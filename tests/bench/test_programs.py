@@ -491,6 +491,11 @@ class Info(unittest.TestCase):
             with open(path, encoding="utf-8") as file:
                 self.assertEqual(json.load(file)["tool"], "haul-info")
         self.assertEqual(run(INFO, "--json=/nonexistent/x").returncode, 2)
+        # What follows is no file: it was meant for something else.
+        for flag in ("--json", "-j"):
+            done = run(INFO, flag, "tcp")
+            self.assertEqual((done.returncode, os.path.exists("tcp")), (2, False))
+            self.assertIn("tcp: not an option", done.stderr)
 
 
 if __name__ == "__main__":
