@@ -34,6 +34,7 @@ struct congestion_sample {
 	uint64_t lost;      /* newly found to be lost */
 	uint64_t late;      /* of acked: was told to be lost before */
 	uint64_t in_flight; /* before this acknowledgement */
+	uint16_t clock;     /* the receiver's: struct packet_ack */
 	uint32_t marks;     /* packets newly told to have met congestion (ECN) */
 	bool round;         /* a packet that was sent since the last `round` was acknowledged: once
 			       in each round trip */

@@ -301,6 +301,7 @@ struct backend_context {
 	unsigned held_count, looks;
 
 	uint64_t now;      /* of this round */
+	uint64_t day;      /* what the time of day is ahead of it */
 	uint64_t took_at;  /* the port took something, or there was nothing to take */
 	uint64_t seen_at;  /* when its packets came: `now`, or 0 when they waited for us */
 	uint64_t awake_at; /* the last time that a long pause of the process ended */

@@ -281,6 +281,7 @@ static bool fill_ack(struct backend_link *link, struct packet_ack *ack)
 	if (!received_ack(&link->received, link->context->now, ack))
 		return false;
 	ack->window = receive_window(link);
+	ack->clock = (uint16_t)((link->context->now + link->context->day) >> PACKET_CLOCK_UNIT);
 	/* The one that closes the window is still to come. */
 	link->ack_at =
 		link->shut && link->shut_at > link->context->now ? link->shut_at : UINT64_MAX;

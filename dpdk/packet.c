@@ -120,6 +120,7 @@ bool packet_read_ack(const uint8_t *bytes, size_t length, struct packet_ack *ack
 	ack->window = get32(bytes + 12);
 	ack->marks = get32(bytes + 16);
 	ack->count = get16(bytes + 20);
+	ack->clock = get16(bytes + 22);
 	if (ack->count < 1 || ack->count > PACKET_RANGES_MAX || below > PACKET_NUMBER_MAX ||
 	    length < PACKET_ACK_FIXED + PACKET_ACK_RANGE * ack->count)
 		return false;
@@ -294,7 +295,8 @@ size_t packet_write_ack(uint8_t *bytes, size_t room, const struct packet_ack *ac
 		at += PACKET_ACK_RANGE;
 		below = range->first;
 	}
-	put32(bytes + 20, count);
+	put16(bytes + 20, (uint16_t)count);
+	put16(bytes + 22, ack->clock);
 	return (size_t)(at - bytes);
 }
 

@@ -39,8 +39,11 @@
  *   acknowledgement (in STREAM when the flag says so):
  *    0 u64 largest number that arrived   8 u32 ns since it arrived   12 u32 window
  *   16 u32 packets that arrived with the mark "congestion experienced", in all
- *   20 u16 count of ranges, 1..64   22 u16 reserved   24 ranges                       24 + 8 x
- * count
+ *   20 u16 count of ranges, 1..64   22 u16 clock   24 ranges                24 + 8 x count
+ *
+ *   clock: the time of day at the sender of this packet, UTC in units of 2^18 ns, of which the low
+ *   16 bits are told. By it senders that share a link do at the same time what they do now and
+ * then.
  *
  *   range: u32 numbers that did not arrive, below the range before (the first: 0)
  *          u32 numbers that arrived, at least 1
@@ -78,6 +81,8 @@
 #define PACKET_ACK_RANGE 8
 #define PACKET_RANGES_MAX 64
 #define PACKET_COOKIE_SIZE 32
+
+#define PACKET_CLOCK_UNIT 18
 
 /* The shortest and longest UDP payload of a connection: IPv4 guarantees 576 bytes a packet. */
 #define PACKET_PAYLOAD_LEAST 548
@@ -149,6 +154,7 @@ struct packet_ack {
 	uint32_t delay_ns;
 	uint32_t window;
 	uint32_t marks;
+	uint16_t clock; /* in units of 2^PACKET_CLOCK_UNIT ns */
 	uint32_t count;
 	struct packet_range ranges[PACKET_RANGES_MAX];
 };

@@ -148,6 +148,7 @@ static struct congestion_sample sample_begin(const struct recovery *recovery, ui
 		.rtt_least = recovery->rtt.least,
 		.rtt_smooth = recovery->rtt.smooth,
 		.in_flight = recovery->in_flight,
+		.clock = recovery->clock,
 	};
 }
 
@@ -371,8 +372,10 @@ int recovery_on_ack(struct recovery *recovery, const struct packet_ack *ack, uin
 	count_marks(&arrival, ack);
 	if (!arrival.newest)
 		return 0;
-	if (arrival.newest->number > recovery->largest)
+	if (arrival.newest->number > recovery->largest) {
 		recovery->largest = arrival.newest->number;
+		recovery->clock = sample->clock = ack->clock;
+	}
 	if (arrival.newest->number >= recovery->round_end) {
 		recovery->round_end = recovery->next;
 		sample->round = true;

@@ -92,6 +92,7 @@ struct recovery {
 	uint64_t round_end;  /* the number that ends this round trip */
 	uint64_t ack_delay;  /* the longest that the peer delays an acknowledgement */
 	uint32_t marks;      /* that the peer told of */
+	uint16_t clock;      /* the peer's, as told with the largest that arrived */
 	struct rtt rtt;
 	uint64_t packets_sent, packets_lost, packets_late; /* statistics */
 };

@@ -20,12 +20,12 @@
  *   that goes on for long, this one behaves as they do until the queue is gone: a packet more in a
  *   round trip, and less with each loss. So it gets a share, but no larger one than they.
  * - A flow that starts while others keep a queue takes that for the path. So each flow drains the
- *   queue now and then, as BBR does (IETF draft cardwell-iccrg-bbr-congestion-control, ProbeRTT),
- *   and all flows of a host at the same time.
+ *   queue now and then, and all at the same time.
  */
 #include "congestion.h"
 
 #include "arithmetic.h"
+#include "swift_others.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
@@ -34,12 +34,15 @@
 #define WINDOW_LEAST 2
 #define WINDOW_START 16
 #define WINDOW_CROWDED 4
+#define WINDOW_SMALL 16
 #define PACE_LEAST 1
 
 /* The target is this, or this part of the path, whichever is longer: software that is scheduled
  * on shared cores makes delays of this size by itself. */
 #define TARGET_LEAST (250 * US)
 #define TARGET_PART 8
+/* ...but no longer than this: what a crowd keeps may pass for the path, and has to be seen. */
+#define TARGET_PATH_MOST (1000 * US)
 /*
  * Or half of what delays differ by within some time (a mean of many), for that is the work of hosts
  * that are away now and then: the queue has to last while they are.
@@ -87,36 +90,12 @@
  */
 #define CAREFUL_PART 16
 
-/*
- * How long a queue may stand before it is drained, in round trips and as a power of two of ns: from
- * 0.27 s to 8.6 s, which is no longer than the least round trip is remembered. It happens when the
- * clock passes a multiple of that, so all flows of a host do it at once. One that has begun does it
- * more often, for it may have begun in a queue: after this time or so many round trips, when the
- * others have made room for it, and each time that it is four times as old.
+/* While the queue is drained the pace is this part of that of the least window: flows may be many.
  */
-#define DRAIN_EACH 256
-#define DRAIN_SHORTEST 28
-#define DRAIN_LONGEST 33
-#define DRAIN_CROWDED 30 /* at most: to find out what the others are like */
-#define DRAIN_FIRST (20 * MS)
-#define DRAIN_FIRST_ROUNDS 32
-/* One round trip to get what is under way out of the queue, and one to see that it is empty. A
- * small window hears seldom that it is time, and needs longer to be in time with the others. */
-#define DRAIN_ROUNDS 2
-#define DRAIN_ROUNDS_SMALL 4
-#define DRAIN_SMALL 8 /* packets */
-/* And so many rounds until the delay is again that of the whole window. */
-#define DRAIN_SETTLE 2
-/* Meanwhile the pace is this part of that of the least window: flows may be many. */
 #define DRAIN_PACE 0.25
 
-/* So many targets for so long, whatever is given up: then others don't care for delay. It ends
- * when there are fewer, or when draining shows that the others do care. */
-#define CROWDED_BEGIN 6
-#define CROWDED_END 5
-#define CROWDED_AFTER (1000 * MS)
-#define CROWDED_TIMES 4
-/* As fast as Reno on the average: RFC 9438, section 4.3, with beta 0.7. */
+/* In a crowd of flows that don't care for delay: */
+/* as fast as Reno on the average, RFC 9438, section 4.3, with beta 0.7. */
 #define CROWDED_DECREASE 0.3
 #define CROWDED_INCREASE 0.5 /* packets in a round trip */
 
@@ -125,15 +104,14 @@ struct swift {
 	double window;
 	double ceiling; /* where it got too much last; grow with care above; 0: nowhere */
 	uint64_t rtt_least, now;
+	uint16_t clock; /* the receiver's */
 	/* Since the delay was followed last: the shortest, and how often it was seen. */
 	uint64_t delay;
 	unsigned samples, rounds;
 	/* What delays differ by. */
 	uint64_t noise_at, noise_least, noise_most;
 	double noise;
-	unsigned eager;       /* times in a row that there was hardly a queue */
-	uint64_t above_since; /* when the delay got too long; 0: it is not */
-	unsigned above;       /* times in a row */
+	unsigned eager; /* times in a row that there was hardly a queue */
 	/* This round. */
 	uint64_t round_acked, round_marked, round_lost;
 	bool limited;
@@ -143,11 +121,8 @@ struct swift {
 	unsigned calm;           /* rounds since the window was made less blindly */
 	double window_lossy;     /* where excess loss began; 0: there is none */
 	unsigned losses_ignored; /* so many rounds: they were answered already */
-	/* Draining. */
-	uint64_t started_at, drained_at;
-	uint64_t drain_until; /* 0: it is not done now */
-	unsigned settle;      /* rounds that are left */
-	bool slow_start, crowded, loss_known;
+	struct others others;
+	bool slow_start, loss_known;
 };
 
 _Static_assert(sizeof(struct swift) <= CONGESTION_STATE, "the state has to fit");
@@ -182,13 +157,22 @@ static void swift_start(void *state, const struct congestion_config *config, uin
 
 /* ---- The target -------------------------------------------------------- */
 
+/* The target on the shortest of paths. */
+static double least_target(const struct swift *swift)
+{
+	if (swift->target)
+		return (double)swift->target;
+	return TARGET_LEAST;
+}
+
 static double middle_target(const struct swift *swift)
 {
-	double target = most_of(TARGET_LEAST, (double)swift->rtt_least / TARGET_PART);
+	double path;
 
 	if (swift->target)
 		return (double)swift->target;
-	return most_of(target, NOISE_PART * swift->noise);
+	path = least_of((double)swift->rtt_least / TARGET_PART, TARGET_PATH_MOST);
+	return most_of(most_of(TARGET_LEAST, path), NOISE_PART * swift->noise);
 }
 
 /*
@@ -275,33 +259,29 @@ static void leave_slow_start(struct swift *swift, double delay, double target)
 	set_window(swift, most_of(before * (least + target) / (least + delay), before / 2));
 	swift->slow_start = false;
 	swift->losses_ignored = 2; /* what they tell is that it was too much */
-	swift->started_at = swift->drained_at = swift->now;
+	others_start(&swift->others, swift->now, swift->clock);
 }
 
-static void leave_crowd(struct swift *swift)
+static bool is_crowded(struct swift *swift, double delay)
 {
-	swift->above_since = 0;
-	swift->above = 0;
-	swift->crowded = false;
+	double packets = swift->window / (double)swift->packet;
+	const struct others_delay seen = {
+		.delay = delay,
+		.target = middle_target(swift),
+		.least_target = least_target(swift),
+		.small = packets <= WINDOW_SMALL,
+	};
+
+	return others_watch(&swift->others, swift->now, &seen);
 }
 
-/* Whether others keep a queue that this flow can't shorten. */
-static void watch_crowd(struct swift *swift, double delay)
+static void grow_in_crowd(struct swift *swift)
 {
-	double target = middle_target(swift);
+	double packets =
+		most_of(CROWDED_INCREASE + swift->window / (double)swift->packet, WINDOW_CROWDED);
 
-	if (delay < (swift->crowded ? CROWDED_END : CROWDED_BEGIN) * target) {
-		leave_crowd(swift);
-		return;
-	}
-	if (!swift->above_since)
-		swift->above_since = swift->now;
-	swift->above++;
-	if (swift->crowded || swift->above < CROWDED_TIMES ||
-	    swift->now - swift->above_since < CROWDED_AFTER)
-		return;
-	swift->crowded = true;
-	set_window(swift, most_of(swift->window, WINDOW_CROWDED * (double)swift->packet));
+	if (!swift->limited)
+		set_window(swift, packets * (double)swift->packet);
 }
 
 /* So much delay that it needs no second look. */
@@ -328,12 +308,11 @@ static void follow_delay(struct swift *swift)
 			leave_slow_start(swift, delay, target);
 		return;
 	}
-	watch_crowd(swift, delay);
-	if (swift->crowded && !swift->limited) /* losses make it less */
-		set_window(swift, swift->window + CROWDED_INCREASE * (double)swift->packet);
+	if (is_crowded(swift, delay))
+		grow_in_crowd(swift); /* losses make it less */
 	else if (delay < target)
 		grow(swift, delay, target);
-	else
+	else if (!swift->others.crowded)
 		shrink(swift, DECREASE * (delay - target) / ((double)swift->rtt_least + delay));
 }
 
@@ -347,7 +326,7 @@ static void forget_losses(struct swift *swift)
 /* In a crowd that fills buffers until they overflow any loss counts, as it does for the crowd. */
 static bool follow_crowd(struct swift *swift)
 {
-	if (!swift->crowded || !swift->round_lost)
+	if (!swift->others.crowded || !swift->round_lost)
 		return false;
 	forget_losses(swift);
 	shrink(swift, CROWDED_DECREASE);
@@ -410,38 +389,6 @@ static bool follow_marks(struct swift *swift)
 	return true;
 }
 
-/* ---- Draining ---------------------------------------------------------- */
-
-static bool is_drain_due(const struct swift *swift, uint64_t rtt)
-{
-	uint64_t age = swift->now - swift->started_at;
-	unsigned longest = swift->crowded ? DRAIN_CROWDED : DRAIN_LONGEST;
-	unsigned period = DRAIN_SHORTEST;
-
-	if (swift->slow_start || swift->limited || swift->settle || age < DRAIN_FIRST ||
-	    age < DRAIN_FIRST_ROUNDS * rtt)
-		return false;
-	while (period < longest && UINT64_C(1) << period < DRAIN_EACH * rtt)
-		period++;
-	if (swift->now >> period != swift->drained_at >> period)
-		return true;
-	return age < UINT64_C(1) << period && age >= 4 * (swift->drained_at - swift->started_at);
-}
-
-static void follow_drain(struct swift *swift, const struct congestion_sample *sample)
-{
-	bool small = swift->window < DRAIN_SMALL * (double)swift->packet;
-	unsigned rounds = small ? DRAIN_ROUNDS_SMALL : DRAIN_ROUNDS;
-
-	if (swift->drain_until && swift->now >= swift->drain_until) {
-		swift->drain_until = 0;
-		swift->settle = DRAIN_SETTLE;
-	} else if (!swift->drain_until && is_drain_due(swift, sample->rtt_smooth)) {
-		swift->drained_at = swift->now;
-		swift->drain_until = swift->now + rounds * sample->rtt_smooth;
-	}
-}
-
 /* ---- What is told ------------------------------------------------------ */
 
 static void end_round(struct swift *swift)
@@ -453,11 +400,9 @@ static void end_round(struct swift *swift)
 	}
 	swift->calm++;
 	swift->rounds++;
-	if (swift->drain_until || swift->settle) {
-		/* The delay is not that of the window. */
+	if (others_disturb(&swift->others)) {
 		forget_delay(swift);
-		if (!swift->drain_until)
-			swift->settle--;
+		others_settle(&swift->others);
 	} else if (!follow_crowd(swift) && !follow_losses(swift) && !follow_marks(swift) &&
 		   (swift->samples >= SAMPLES || swift->rounds >= ROUNDS || is_urgent(swift)))
 		follow_delay(swift);
@@ -476,7 +421,7 @@ static void count_noise(struct swift *swift, uint64_t delay)
 {
 	double noise;
 
-	if (swift->slow_start || swift->drain_until || swift->settle) {
+	if (swift->slow_start || others_disturb(&swift->others)) {
 		forget_noise(swift);
 		return;
 	}
@@ -500,8 +445,7 @@ static void count_delay(struct swift *swift, const struct congestion_sample *sam
 	if (delay < swift->delay)
 		swift->delay = delay;
 	count_noise(swift, delay);
-	if (swift->drain_until && (double)delay < middle_target(swift))
-		leave_crowd(swift);
+	others_sample(&swift->others, sample->rtt, (double)delay, least_target(swift));
 }
 
 /* A window that is not used does not grow: nobody knows what it would do. */
@@ -516,6 +460,7 @@ static void swift_on_ack(void *state, const struct congestion_sample *sample)
 	uint64_t late = sample->late < swift->lost ? sample->late : swift->lost;
 
 	swift->now = sample->now;
+	swift->clock = sample->clock;
 	if (sample->rtt)
 		count_delay(swift, sample);
 	swift->acked += sample->acked;
@@ -529,7 +474,8 @@ static void swift_on_ack(void *state, const struct congestion_sample *sample)
 		if (swift->samples >= SAMPLES_START)
 			follow_delay(swift);
 	}
-	follow_drain(swift, sample);
+	others_drain(&swift->others, sample, swift->window / (double)swift->packet,
+		     swift->slow_start || swift->limited);
 	if (sample->round)
 		end_round(swift);
 }
@@ -546,7 +492,7 @@ static void swift_on_timeout(void *state, unsigned count, uint64_t now)
 		swift->ceiling = swift->window / 2;
 	set_window(swift, least_of(swift->window, WINDOW_START * (double)swift->packet));
 	swift->slow_start = true;
-	swift->drain_until = 0;
+	others_stop(&swift->others);
 	swift->losses_ignored = 2;
 	forget_losses(swift);
 	forget_delay(swift);
@@ -564,7 +510,7 @@ static void swift_on_idle(void *state, uint64_t idle)
 	swift->ceiling = most_of(swift->ceiling, swift->window / 2);
 	set_window(swift, most_of(start, swift->window / (double)(UINT64_C(1) << halvings)));
 	swift->slow_start = true;
-	swift->drain_until = 0;
+	others_stop(&swift->others);
 	forget_delay(swift);
 }
 
@@ -573,7 +519,7 @@ static uint64_t swift_window(const void *state)
 	const struct swift *swift = state;
 	double least = WINDOW_LEAST * (double)swift->packet;
 
-	double window = swift->drain_until ? least : most_of(least, swift->window);
+	double window = swift->others.drain_until ? least : most_of(least, swift->window);
 
 	return (uint64_t)least_of(window, (double)swift->most);
 }
@@ -590,7 +536,7 @@ static uint64_t swift_rate(const void *state, uint64_t rtt_smooth)
 
 	if (!rtt_smooth)
 		return 0;
-	if (swift->drain_until)
+	if (swift->others.drain_until)
 		window = DRAIN_PACE * least_of(window, least);
 	else if (swift->slow_start)
 		window *= 2;

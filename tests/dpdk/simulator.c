@@ -193,6 +193,8 @@ static void answer(struct flow *flow)
 
 	flow->ack_at = NEVER;
 	received_ack(&flow->received, simulator->now, &answer->ack);
+	answer->ack.clock =
+		(uint16_t)((simulator->now + flow->config.far_clock) >> PACKET_CLOCK_UNIT);
 	answer->at = simulator->now + simulator->link.rtt / 2;
 	if (!passes(simulator))
 		flow->answers.count--;

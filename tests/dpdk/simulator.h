@@ -36,7 +36,8 @@ struct simulated_flow {
 	uint64_t every;       /* again after this time */
 	/* Both hosts are away once in each `away_each`, for up to `away_most`. 0: never. */
 	uint64_t away_each, away_most;
-	uint64_t clock;  /* of the sender's host: what it is ahead of the others */
+	/* What the clock of the sender's host, and of the receiver's, is ahead of the others. */
+	uint64_t clock, far_clock;
 	uint64_t rate;   /* of congestion=fixed, bytes per second */
 	uint64_t target; /* ns; 0: automatic */
 };

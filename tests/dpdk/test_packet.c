@@ -120,7 +120,8 @@ static void test_types_that_are_none(void **state)
 
 static struct packet_ack an_ack(uint32_t count)
 {
-	struct packet_ack ack = {.delay_ns = 1234, .window = 77, .marks = 5, .count = count};
+	struct packet_ack ack = {
+		.delay_ns = 1234, .window = 77, .marks = 5, .clock = 0xfedc, .count = count};
 	uint64_t last = 1000000;
 
 	for (uint32_t i = 0; i < count; i++) {
@@ -137,6 +138,7 @@ static void assert_same_ack(const struct packet_ack *ack, const struct packet_ac
 	assert_int_equal(ack->delay_ns, wanted->delay_ns);
 	assert_int_equal(ack->window, wanted->window);
 	assert_int_equal(ack->marks, wanted->marks);
+	assert_int_equal(ack->clock, wanted->clock);
 	assert_memory_equal(ack->ranges, wanted->ranges, count * sizeof(ack->ranges[0]));
 }
 

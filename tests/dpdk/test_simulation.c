@@ -165,6 +165,7 @@ static double fairness(const struct simulated_link *link, unsigned count, uint64
 		flows[i] = flow;
 		flows[i].start = i * apart;
 		flows[i].clock = i * flow.clock;
+		flows[i].far_clock = i * flow.far_clock;
 	}
 	simulator = simulator_new(link, count, flows);
 	assert_true(simulator_fill(simulator, from, until, shares) > 0.93);
@@ -182,10 +183,12 @@ static void test_flows_share(void **state)
 	link.loss = 0.01;
 	assert_true(fairness(&link, 4, 50 * MS, flow, 500 * MS, SECOND) > 0.98);
 	link.loss = 0;
-	/* The hosts' clocks have nothing to do with each other. */
+	/* The hosts' clocks have nothing to do with each other: the senders', then all. */
 	flow.clock = 777777777;
-	assert_true(fairness(&link, 4, 50 * MS, flow, 500 * MS, SECOND) > 0.95);
-	flow.clock = 0;
+	assert_true(fairness(&link, 4, 50 * MS, flow, 500 * MS, SECOND) > 0.98);
+	flow.far_clock = 888888888;
+	assert_true(fairness(&link, 4, 50 * MS, flow, 500 * MS, SECOND) > 0.9);
+	flow.clock = flow.far_clock = 0;
 	/* The hosts are often away. */
 	flow.away_each = 1000 * US;
 	flow.away_most = 500 * US;
@@ -216,31 +219,84 @@ static void test_flows_share_a_long_path(void **state)
 	assert_true(fairness(&link, 4, 500 * MS, flow, 8 * SECOND, 10 * SECOND) > 0.95);
 }
 
+/* More flows than a link has packets for, whose hosts' clocks have nothing to do with each other.
+ */
+static void test_strangers_share(void **state)
+{
+	struct simulated_link link = make_link(1, 100 * US, 20 * MS, 0);
+	struct simulated_flow flow = {.ops = &congestion_swift, .packet = 1500, .clock = 777777777};
+
+	assert_true(fairness(&link, 30, 20 * MS, flow, 1800 * MS, 2500 * MS) > 0.95);
+}
+
+/* Swift and CUBIC on a link of a quarter of a gigabit. */
+static struct simulator *make_crowd(uint64_t buffer, const struct simulated_flow *ours,
+				    unsigned count, const struct simulated_flow *theirs,
+				    unsigned cubics)
+{
+	struct simulated_link link = make_link(0.25, 100 * US, buffer, 0);
+	struct simulated_flow flows[8];
+
+	for (unsigned i = 0; i < count + cubics; i++) {
+		flows[i] = i < count ? *ours : *theirs;
+		flows[i].ops = i < count ? &congestion_swift : &congestion_cubic;
+		flows[i].packet = 1500;
+		flows[i].start += i * 100 * MS;
+		flows[i].clock = i * 777777777;
+	}
+	return simulator_new(&link, count + cubics, flows);
+}
+
 /* Beside flows that fill the buffer until it overflows: some, but no more than they take. */
 static void test_beside_cubic(void **state)
 {
-	struct simulated_link link = make_link(1, 100 * US, 10 * MS, 0);
-	struct simulated_flow flows[8];
+	const struct {
+		unsigned ours;
+		uint64_t buffer, start, cubics_start, away_each, away_most;
+	} crowds[] = {
+		{1, 10 * MS, 0, 0, 0, 0},
+		{4, 10 * MS, 0, 0, 0, 0},
+		{4, 20 * MS, 0, 3 * SECOND, 0, 0},
+		{1, 20 * MS, 0, 0, 6 * MS, 4 * MS},
+		{4, 20 * MS, 0, 0, 20 * MS, 10 * MS},
+		/* What they keep passes for the path. */
+		{1, 20 * MS, 3 * SECOND, 0, 0, 0},
+		{4, 20 * MS, 3 * SECOND, 0, 0, 0},
+	};
 
-	for (unsigned ours = 1; ours <= 4; ours += 3) {
-		struct simulator *simulator;
+	for (size_t i = 0; i < COUNT(crowds); i++) {
+		struct simulated_flow ours = {.start = crowds[i].start,
+					      .away_each = crowds[i].away_each,
+					      .away_most = crowds[i].away_most};
+		struct simulated_flow theirs = {.start = crowds[i].cubics_start};
+		unsigned count = crowds[i].ours;
+		struct simulator *simulator =
+			make_crowd(crowds[i].buffer, &ours, count, &theirs, 4);
 		double shares[8], sum = 0;
 
-		for (unsigned i = 0; i < ours + 4; i++)
-			flows[i] = (struct simulated_flow){
-				.ops = i < ours ? &congestion_swift : &congestion_cubic,
-				.packet = 1500,
-				.start = i * 100 * MS,
-			};
-		simulator = simulator_new(&link, ours + 4, flows);
-		assert_true(simulator_fill(simulator, 5 * SECOND, 12 * SECOND, shares) > 0.98);
-		for (unsigned i = 0; i < ours; i++) {
-			assert_true(shares[i] > 0.3 / (ours + 4));
-			sum += shares[i];
+		assert_true(simulator_fill(simulator, 6 * SECOND, 14 * SECOND, shares) > 0.98);
+		for (unsigned j = 0; j < count; j++) {
+			assert_true(shares[j] > 0.25 / (count + 4));
+			sum += shares[j];
 		}
-		assert_true(sum < 1.1 * ours / (ours + 4));
+		assert_true(sum < 1.1 * count / (count + 4));
 		simulator_free(simulator);
 	}
+}
+
+/* When they have gone the queue goes, too, and does not pass for one of others. */
+static void test_cubic_leaves(void **state)
+{
+	const struct simulated_flow ours = {0}, theirs = {.stop = 6 * SECOND};
+	struct simulator *simulator = make_crowd(20 * MS, &ours, 4, &theirs, 4);
+	double shares[8];
+
+	simulator_run(simulator, 8 * SECOND);
+	simulator_queue(simulator);
+	assert_true(simulator_fill(simulator, 8 * SECOND, 10 * SECOND, shares) > 0.98);
+	assert_true(simulator_queue(simulator) < (double)bytes(0.25, 2 * MS));
+	assert_true(simulator_fairness(shares, 4) > 0.95);
+	simulator_free(simulator);
 }
 
 /* ---- Hosts that are away ----------------------------------------------- */
@@ -359,7 +415,9 @@ int main(void)
 		cmocka_unit_test(test_flows_share_a_slow_link),
 		cmocka_unit_test(test_many_flows_share),
 		cmocka_unit_test(test_flows_share_a_long_path),
+		cmocka_unit_test(test_strangers_share),
 		cmocka_unit_test(test_beside_cubic),
+		cmocka_unit_test(test_cubic_leaves),
 		cmocka_unit_test(test_busy_hosts),
 		cmocka_unit_test(test_link_cut),
 		cmocka_unit_test(test_one_day),
