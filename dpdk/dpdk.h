@@ -432,7 +432,7 @@ void share_received(struct backend_link *link, uint64_t slot, uint64_t begin, ui
 void share_tell_sent(struct backend_link *link, uint64_t slot);
 void share_tell_received(struct backend_link *link);
 /* A packet was kept for the owner. */
-void receive_later(struct backend_link *link);
+void receive_later(struct backend_link *link, const struct packet_head *head);
 /* How many packets may be under way to this link. */
 uint32_t receive_window(const struct backend_link *link);
 void receive_sweep(struct backend_context *context);

@@ -60,11 +60,12 @@ static void take_reset(struct backend_context *context, const struct frame *fram
 
 /* ---- Ours -------------------------------------------------------------- */
 
-/* The engine would be called for it, or it must not overtake those. */
-static bool is_for_owner(const struct packet_head *head)
+/* The engine would be called for it, or it must not overtake those. A PING that did would tell its
+ * sender that all of them are lost. */
+static bool is_for_owner(const struct backend_link *link, const struct packet_head *head)
 {
 	return head->type == PACKET_TYPE_STREAM || head->type == PACKET_TYPE_DATA ||
-	       head->type == PACKET_TYPE_CLOSE;
+	       head->type == PACKET_TYPE_CLOSE || (head->type == PACKET_TYPE_PING && link->shut);
 }
 
 /* True: the packet is to be kept until the owner comes. */
@@ -96,8 +97,8 @@ static bool take_udp(struct backend_context *context, const struct frame *frame)
 	}
 	if (link->ip != frame->source || link->state == LINK_ASKING || link->state == LINK_PROVING)
 		return false;
-	if (context->away && is_for_owner(&head)) {
-		receive_later(link);
+	if (context->away && is_for_owner(link, &head)) {
+		receive_later(link, &head);
 		return true;
 	}
 	if (!link->heard) {

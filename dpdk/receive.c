@@ -59,10 +59,14 @@ static void note_data(struct backend_link *link)
 	link->context->active++;
 }
 
-/* The peer learns that it has to wait, unless the owner comes soon. */
-void receive_later(struct backend_link *link)
+/* The peer learns that it has to wait, unless the owner comes soon; and that this side lives. */
+void receive_later(struct backend_link *link, const struct packet_head *head)
 {
 	link->heard_at = link->context->now;
+	if (head->type == PACKET_TYPE_PING) {
+		link->ack_at = link->context->now;
+		link_timer(link, link->ack_at);
+	}
 	if (link->shut)
 		return;
 	link->shut = true;

@@ -68,6 +68,9 @@
  * with few samples would see more of the noise, and get less than its share. */
 #define SAMPLES 4
 #define ROUNDS 4
+/* The window grows without samples while no more than so many times the usual is lost. */
+#define BLIND_LOSS 1.5
+
 /* The same in slow start, where one round trip is too long. */
 #define SAMPLES_START 8
 
@@ -290,15 +293,29 @@ static bool is_urgent(const struct swift *swift)
 	return swift->samples && (double)swift->delay > 2 * target_of(swift);
 }
 
+/*
+ * Hosts that are hardly ever there: two programs that share a core, say. Then no round trip tells
+ * of the path, and a window's worth passes each time that they meet. Until more packets than usual
+ * are lost it may be more.
+ */
+static void grow_blindly(struct swift *swift)
+{
+	double all = (double)(swift->round_acked + swift->round_lost);
+
+	if ((double)swift->round_lost > BLIND_LOSS * swift->loss_usual * all)
+		swift->eager = 0;
+	else
+		grow(swift, 0, middle_target(swift));
+}
+
 static void follow_delay(struct swift *swift)
 {
 	double target = target_of(swift);
 	double delay = (double)swift->delay;
 
 	if (!swift->samples) {
-		/* Hosts that are hardly ever there: go on slowly until packets are lost. */
-		if (!swift->slow_start && !swift->round_lost)
-			add(swift, 0);
+		if (!swift->slow_start)
+			grow_blindly(swift);
 		forget_delay(swift);
 		return;
 	}
@@ -480,15 +497,20 @@ static void swift_on_ack(void *state, const struct congestion_sample *sample)
 		end_round(swift);
 }
 
-/* One timeout may be the peer's scheduler; two are a path that is cut, or was changed. */
+/*
+ * So many in a row are a path that is cut, or was changed. Fewer are a peer that has no processor
+ * for some ms; nothing but probes leaves meanwhile, and if all was lost, that will be told.
+ */
+#define TIMEOUTS 4
+
 static void swift_on_timeout(void *state, unsigned count, uint64_t now)
 {
 	struct swift *swift = state;
 
 	swift->now = now;
-	if (count < 2)
+	if (count < TIMEOUTS)
 		return;
-	if (count == 2 && !swift->slow_start)
+	if (count == TIMEOUTS && !swift->slow_start)
 		swift->ceiling = swift->window / 2;
 	set_window(swift, least_of(swift->window, WINDOW_START * (double)swift->packet));
 	swift->slow_start = true;
