@@ -29,31 +29,37 @@ def compare(settings):
     specs = machine.choose_specs(settings, programs, console)
     emulated = [spec for spec in specs if machine.lacks_adapter(spec, programs)]
     specs = [spec for spec in specs if spec not in emulated]
-    paths = []
-    if specs:
-        say_what_comes(settings, programs, specs, console)
-        runner = PathRunner(settings, programs, specs, console)
-        paths = [runner.run(loss) for loss in settings.losses]
-    for path in paths:
-        console.say()
-        console.say(path_table(path))
-    rdma = None
-    if emulated:
-        rdma, table = rdma_machine.run(settings, programs, emulated, console)
-        console.say()
-        console.say(table)
-    console.say()
+    paths, rdma = [], None
     results = {
         "tool": "compare",
         "command": ["bench/compare", *sys.argv[1:]],
         "host": machine.describe(programs),
-        "paths": [path_as_json(path) for path in paths],
-        "rdma_machine": rdma,
+        "paths": [],
+        "rdma_machine": None,
     }
+    if specs:
+        say_what_comes(settings, programs, specs, console)
+        runner = PathRunner(settings, programs, specs, console)
+    for loss in settings.losses if specs else ():
+        paths.append(runner.run(loss))
+        results["paths"].append(path_as_json(paths[-1]))
+        console.say()
+        console.say(path_table(paths[-1]))
+        console.say()
+        # What is measured is kept, whatever becomes of the rest.
+        page = report.write(report_folder, settings, results, paths)
+        output_files.keep_json(settings.json, results)
+    if emulated:
+        rdma, table = rdma_machine.run(settings, programs, emulated, console)
+        results["rdma_machine"] = rdma
+        console.say()
+        console.say(table)
+        console.say()
+        if paths:
+            page = report.write(report_folder, settings, results, paths)
     if settings.json:
         output_files.write_json(settings.json, results)
     if paths:
-        page = report.write(report_folder, settings, results, paths)
         console.say(f"Report: {page}")
     failed = any(path.failures for path in paths) or (rdma and rdma["failures"])
     return EXIT_FAILED if failed else 0

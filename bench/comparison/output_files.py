@@ -45,6 +45,12 @@ def check_folder(path):
         raise Failure(f"--report: {path} can't be written: {error.strerror}") from error
 
 
+def keep_json(path, results):
+    """Writes what is there so far, where a file can be written again."""
+    if path and path != "-" and not (os.path.exists(path) and not os.path.isfile(path)):
+        write_json(path, results)
+
+
 def write_json(path, results):
     try:
         if path == "-":

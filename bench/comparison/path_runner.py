@@ -10,6 +10,10 @@ from texts import path_text, size_text
 
 SWEEP_SECONDS = 1.0
 
+# What one socket carries with 1 % loss, and the tensors that wait for it; for the forecast only.
+LOSSY_GBPS = 1
+IN_FLIGHT = 4
+
 
 def make_baselines(settings, programs):
     """Name in the results, measurement."""
@@ -33,6 +37,14 @@ def sweep_sizes(settings):
     return [size for size in settings.sizes if size != settings.size]
 
 
+def drain_seconds(settings, programs, specs, loss):
+    """In each round, until tensors in flight are through on a path that loses packets."""
+    if not loss:
+        return 0
+    slow = len(specs) + (2 if programs.grpc_raw else 0)
+    return slow * IN_FLIGHT * settings.size * 8 / (LOSSY_GBPS * 1e9)
+
+
 def expected_seconds(settings, programs, specs):
     baselines = sum(one.duration_s() for one in make_baselines(settings, programs).values())
     # Each is measured beside a plain socket.
@@ -40,7 +52,8 @@ def expected_seconds(settings, programs, specs):
     one_size = (len(specs) + 1) * (SWEEP_SECONDS + WARMUP_SECONDS) + len(specs) * 0.5
     sweep = len(sweep_sizes(settings)) * one_size
     one_path = settings.rounds * (baselines + len(specs) * transport) + sweep + 2
-    return len(settings.losses) * one_path
+    return sum(one_path + settings.rounds * drain_seconds(settings, programs, specs, loss)
+               for loss in settings.losses)
 
 
 class PathRunner:
