@@ -363,7 +363,8 @@ static bool open_server(struct diagnosis *diagnosis)
 	snprintf(diagnosis->spec, sizeof(diagnosis->spec), "%s", diagnosis->result->spec);
 	if (ceiling_port(diagnosis->options, diagnosis->port))
 		return true;
-	bench_complain("--diagnose: the server was started with --no-ceiling");
+	bench_complain("--diagnose: the server has no plain TCP side (--no-ceiling, or "
+		       "--listen is not an address of its kernel's)");
 	return false;
 }
 

@@ -309,7 +309,8 @@ static bool open_clients(struct bench *bench)
 	snprintf(bench->report->spec, sizeof(bench->report->spec), "%s", bench->results[0].spec);
 	if (bench->options->ceiling && !bench->options->ceiling_port &&
 	    !bench->results[0].ceiling_port) {
-		bench_complain("--ceiling: the server was started with --no-ceiling");
+		bench_complain("--ceiling: the server has no plain TCP side (--no-ceiling, or "
+			       "--listen is not an address of its kernel's)");
 		return false;
 	}
 	return true;

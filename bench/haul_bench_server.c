@@ -34,6 +34,7 @@ static struct {
 		*traced;
 	char *address_file;
 	int once, no_ceiling, verbose;
+	bool ceiling_asked; /* on the command line, for a host or a port of its own */
 	uint64_t memory_limit, ceiling_port_number, ready_fd_number;
 } options = {
 	.listen = "*:" BENCH_DEFAULT_PORT,
@@ -93,6 +94,7 @@ static void check_options(void)
 		bench_usage_error("--ready-fd=%s: expected an open file descriptor",
 				  options.ready_fd);
 	options.traced = bench_spec_traced(options.transport, options.trace);
+	options.ceiling_asked = options.ceiling_host || options.ceiling_port_number;
 	if (!options.ceiling_host)
 		options.ceiling_host = strdup(host);
 	option_check_json(options.json);
@@ -140,15 +142,24 @@ static bool open_context(struct server *server)
 	return result == 0;
 }
 
+/* The host of --listen need not be the kernel's: dpdk has addresses of its own. */
 static bool open_ceiling(struct server *server)
 {
 	char why[512];
+	int result;
 
 	if (options.no_ceiling)
 		return true;
-	if (plain_server_open(options.ceiling_host, (uint16_t)options.ceiling_port_number,
-			      &server->ceiling, why, sizeof(why)) == 0)
+	result = plain_server_open(options.ceiling_host, (uint16_t)options.ceiling_port_number,
+				   &server->ceiling, why, sizeof(why));
+	if (result == 0)
 		return true;
+	if (result == -EADDRNOTAVAIL && !options.ceiling_asked) {
+		bench_complain("no plain TCP side: %s is not an address of the kernel's; "
+			       "--ceiling-host=HOST gives one that is",
+			       options.ceiling_host);
+		return true;
+	}
 	bench_complain("the plain TCP side: %s; choose --ceiling-host and --ceiling-port, or "
 		       "--no-ceiling",
 		       why);
