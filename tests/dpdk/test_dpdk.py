@@ -221,6 +221,19 @@ def test_conformance_over_af_packet_without_root():
                 before=bridged("--user", "--mtu=1500"))
 
 
+def test_kill_over_af_packet():
+    """F12, F13. By hand: it takes minutes."""
+    require_root()
+    conformance("dpdk,port=haul%n,ip=10.77.0.%n/16,hugepages=no,peer_ms=1000", "kill",
+                before=bridged())
+
+
+def test_storm_and_stop_over_af_packet():
+    """F14. By hand: it takes minutes."""
+    require_root()
+    conformance("dpdk,port=haul%n,ip=10.77.0.%n/16,hugepages=no", "storm,stop", before=bridged())
+
+
 def test_conformance_over_af_xdp():
     """By hand: DPDK's driver keeps descriptors of ports that are closed, which the suite counts."""
     require_root()
