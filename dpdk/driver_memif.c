@@ -399,7 +399,7 @@ static int memif_start(struct port *port)
 {
 	int error = rte_eth_dev_start(port->id);
 
-	return error && !state_of(port)->serves ? 0 : error;
+	return error && !state_of(port)->serves ? 1 : error;
 }
 
 /*
@@ -468,7 +468,9 @@ static void connect_again(void *user)
 
 	if (state_of(port)->memif->control)
 		return;
+	eal_hush(true); /* the first try has said it */
 	port_restart(port);
+	eal_hush(false);
 }
 
 static bool memif_watch(struct port *port)

@@ -79,6 +79,7 @@ void eal_unlock(void)
 /* ---- DPDK's log -------------------------------------------------------- */
 
 static _Thread_local struct eal_words *hearing;
+static _Thread_local bool hushed;
 
 void eal_hear(struct eal_words *words)
 {
@@ -89,6 +90,11 @@ void eal_hear(struct eal_words *words)
 void eal_heard(void)
 {
 	hearing = NULL;
+}
+
+void eal_hush(bool hush)
+{
+	hushed = hush;
 }
 
 /* DPDK's levels count from 1, "the system can't be used", to 8, debug. */
@@ -122,7 +128,7 @@ static ssize_t take_log(void *user, const char *text, size_t length)
 		return (ssize_t)length;
 	if (hearing)
 		keep_words(line, level);
-	haul_log(haul_level(level), "dpdk: %s", line);
+	haul_log(hushed ? HAUL_LOG_DEBUG : haul_level(level), "dpdk: %s", line);
 	return (ssize_t)length;
 }
 

@@ -39,7 +39,7 @@ int eal_start(struct haul_context *engine, const struct dpdk_config *config, uin
 
 /*
  * What DPDK's log said in this thread between the two calls, when it was a warning or worse: one
- * line, "" for nothing. haul_log() is told everything at all times.
+ * line, "" for nothing. haul_log() is told everything at all times, see eal_hush().
  */
 struct eal_words {
 	char text[400];
@@ -47,6 +47,9 @@ struct eal_words {
 
 void eal_hear(struct eal_words *words);
 void eal_heard(void);
+
+/* What DPDK's log says in this thread meanwhile is told as haul_log()'s HAUL_LOG_DEBUG. */
+void eal_hush(bool hush);
 
 /*
  * Run a function in the thread that handles the drivers' control events, and wait for its end:

@@ -251,7 +251,7 @@ static int start(struct port *port)
 		private->driver->start ? private->driver->start(port) : rte_eth_dev_start(port->id);
 
 	set_started(private, !error);
-	return error;
+	return error < 0 ? error : 0;
 }
 
 static void stop(struct port *port)

@@ -86,7 +86,8 @@ struct driver {
 	int (*prepare)(struct port_wish *wish);
 	/* The device is there, and not started; the same result. */
 	int (*opened)(struct port *port, struct port_wish *wish);
-	/* Start it (again); 0 or a negative errno. NULL: rte_eth_dev_start(). */
+	/* Start it (again); 0, a negative errno, or 1: not yet, watch() tries again. NULL:
+	 * rte_eth_dev_start(). */
 	int (*start)(struct port *port);
 	/* Stop it; no thread of DPDK's uses it any more. NULL: rte_eth_dev_stop(). */
 	void (*stop)(struct port *port);
