@@ -56,6 +56,12 @@ static void ask(struct backend_context *context, struct neighbour *neighbour)
 	uint8_t frame[FRAME_LEAST + FRAME_TAG];
 	const struct port *port = context->port;
 
+	/* Where no wire is, nobody is asked: only questions that can arrive count. */
+	if (!port->link_up) {
+		neighbour->ask_at = context->now + ASK_FIRST;
+		look_at(context, neighbour->ask_at);
+		return;
+	}
 	output_frame(context, frame,
 		     frame_write_arp(frame, port->mac, port->ip, port->tag, NULL, neighbour->ip));
 	neighbour->ask_at = context->now + (neighbour->asked++ ? ASK_EVERY : ASK_FIRST);

@@ -268,10 +268,24 @@ def test_vhost_and_virtio():
         host = f"dpdk,port={{net_vhost,iface={socket}}},ip={rest.format(1)}"
         guest = f"dpdk,port={{net_virtio_user,path={socket}}},ip={rest.format(2)}"
         with start([program("bench/haul-bench-server"), f"--transport={host}", "--listen=*:0",
-                    "--no-ceiling", f"--address-file={address_file}"]) as server:
+                    f"--address-file={address_file}"]) as server:
+            # It has no plain TCP side, whose address the kernel would have to know, and says so.
             address = server.wait_for_file(address_file)
             for _ in range(2):  # a card that comes again
                 finish(start_client(guest, address))
+
+
+def test_memif_client_before_its_server():
+    """It asks for its peer as long as there is no wire, and longer than it would ask on one."""
+    module()
+    with tempfile.TemporaryDirectory() as folder:
+        spec = ("dpdk,port={{net_memif,role={},socket-abstract=no,socket=" + folder + "/socket}},"
+                "ip=10.77.0.{}/16,hugepages=no,connect_ms=30000")
+        with start_client(spec.format("client", 2), "10.77.0.1:7411") as client:
+            time.sleep(3)  # of ARP's questions the last one would have gone unanswered
+            with start([program("bench/haul-bench-server"), "--listen=*:7411", "--no-ceiling",
+                        f"--transport={spec.format('server', 1)}"]):
+                finish(client)
 
 
 def start_client(spec, address):
