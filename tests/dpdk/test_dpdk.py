@@ -138,7 +138,7 @@ def run(command):
 def conformance(spec, groups, before=(), numbers=NUMBERS):
     """Groups of the suite, each side under a number of its own; `before`: what it is run by."""
     run([*before, program("tests/conformance/conformance"), f"--transport={spec}",
-         f"--numbers={numbers}", "--listen-host=*", "--dies-silently",
+         f"--numbers={numbers}", "--listen-host=*", "--dies-silently", "--scale=quarter",
          f"--groups={SANITIZED_GROUPS.get(sanitizer(), groups)}"])
 
 
