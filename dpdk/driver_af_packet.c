@@ -45,7 +45,7 @@
 
 struct state {
 	int index;                /* of the interface */
-	int ask;                  /* a socket, to ask for the link */
+	int ask;                  /* interface_claim()'s socket, also to ask for the link */
 	int sockets[SOCKETS_MAX]; /* the driver's */
 	unsigned count;
 	unsigned buffer; /* bytes of packets that a socket may have under way */
@@ -261,8 +261,17 @@ static int af_packet_opened(struct port *port, struct port_wish *wish)
 	port_private(port)->driver_state = state;
 	if (!state)
 		return haul_fail(wish->engine, -ENOMEM, "no memory for the port");
-	state->ask = haul_descriptor(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-	if (state->ask < 0 || interface_look(wish->interface, &interface))
+	state->ask = interface_claim(wish->interface, wish->ip);
+	if (state->ask == -EADDRINUSE)
+		return haul_fail(
+			wish->engine, -EADDRINUSE,
+			"ip=%s: another context or process has this address on the interface %s; "
+			"each needs one of its own",
+			wish->config->ip, wish->interface);
+	if (state->ask < 0)
+		return haul_fail(wish->engine, state->ask, "port=: no socket for %s: %s",
+				 wish->interface, haul_strerror(state->ask));
+	if (interface_look(wish->interface, &interface))
 		return haul_fail(wish->engine, -ENODEV, "port=: the interface %s is gone",
 				 wish->interface);
 	port->rate = interface.rate;

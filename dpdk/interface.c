@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "port_private.h"
@@ -66,6 +67,25 @@ int interface_look(const char *name, struct interface *interface)
 end:
 	close(fd);
 	return error;
+}
+
+int interface_claim(const char *name, uint32_t ip)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = haul_descriptor(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)), length, error;
+
+	if (fd < 0)
+		return -errno;
+	/* The name starts behind a 0: it is in no folder, but in the network namespace. */
+	length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1,
+			  "tensorhaul-dpdk/%s/%08x", name, ip);
+	if (bind(fd, (struct sockaddr *)&address,
+		 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length))) {
+		error = -errno;
+		close(fd);
+		return error;
+	}
+	return fd;
 }
 
 bool interface_runs(int fd, const char *name)

@@ -40,7 +40,7 @@ static int failed(const struct port_wish *wish, int error, const char *what,
 
 /* ---- The device --------------------------------------------------------------- */
 
-static int make_device(struct port_private *private, struct port_wish *wish)
+static int make_device(struct port_private *self, struct port_wish *wish)
 {
 	struct eal_words words;
 	int error;
@@ -52,33 +52,33 @@ static int make_device(struct port_private *private, struct port_wish *wish)
 	eal_hear(&words);
 	error = rte_eal_hotplug_add(wish->bus, wish->name, wish->arguments);
 	eal_heard();
-	private->made = !error;
+	self->made = !error;
 	if (!error)
-		error = rte_eth_dev_get_port_by_name(wish->name, &private->port.id);
+		error = rte_eth_dev_get_port_by_name(wish->name, &self->port.id);
 	if (error)
 		error = failed(wish, error < 0 ? error : -EIO, "DPDK's driver did not take it",
 			       &words);
 	return error;
 }
 
-static void remove_device(struct port_private *private)
+static void remove_device(struct port_private *self)
 {
 	/* A card's driver stays with the card; a virtual device goes with its driver. */
-	if (!strcmp(private->bus, "pci"))
-		rte_eth_dev_close(private->port.id);
-	rte_eal_hotplug_remove(private->bus, private->name);
-	private->made = false;
+	if (!strcmp(self->bus, "pci"))
+		rte_eth_dev_close(self->port.id);
+	rte_eal_hotplug_remove(self->bus, self->name);
+	self->made = false;
 }
 
 /* ---- What the driver can do ------------------------------------------------------ */
 
-static void choose_offloads(struct port_private *private, const struct port_wish *wish,
+static void choose_offloads(struct port_private *self, const struct port_wish *wish,
 			    const struct rte_eth_dev_info *info, struct rte_eth_conf *conf)
 {
 	const uint64_t sums = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
 	const uint64_t checks = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 	const struct driver *driver = wish->driver;
-	struct port *port = &private->port;
+	struct port *port = &self->port;
 	bool pieces = info->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 
 	if (pieces && wish->config->copy == DPDK_COPY_AUTO) {
@@ -91,7 +91,7 @@ static void choose_offloads(struct port_private *private, const struct port_wish
 	if (driver->wire && (info->tx_offload_capa & sums) == sums) {
 		conf->txmode.offloads |= sums;
 		port->sums_ip = port->sums_udp = true;
-		private->offloads =
+		self->offloads =
 			RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM | RTE_MBUF_F_TX_UDP_CKSUM;
 	}
 	if (driver->wire && (info->rx_offload_capa & checks) == checks) {
@@ -131,9 +131,9 @@ static int choose_mtu(const struct port_wish *wish, const struct rte_eth_dev_inf
 	return 0;
 }
 
-static int configure(struct port_private *private, struct port_wish *wish)
+static int configure(struct port_private *self, struct port_wish *wish)
 {
-	struct port *port = &private->port;
+	struct port *port = &self->port;
 	struct rte_eth_conf conf = {0};
 	struct rte_ether_addr mac;
 	struct rte_eth_dev_info info;
@@ -148,7 +148,7 @@ static int configure(struct port_private *private, struct port_wish *wish)
 		error = choose_mtu(wish, &info, &conf);
 	if (error)
 		return error;
-	choose_offloads(private, wish, &info, &conf);
+	choose_offloads(self, wish, &info, &conf);
 	choose_queues(wish, &info, &conf);
 	eal_hear(&words);
 	error = rte_eth_dev_configure(port->id, (uint16_t)wish->queues, (uint16_t)wish->queues,
@@ -164,9 +164,9 @@ static int configure(struct port_private *private, struct port_wish *wish)
 
 /* ---- Memory and queues ------------------------------------------------------------- */
 
-static int make_pools(struct port_private *private, const struct port_wish *wish, unsigned held)
+static int make_pools(struct port_private *self, const struct port_wish *wish, unsigned held)
 {
-	bool pieces = private->port.external || private->port.external_registered;
+	bool pieces = self->port.external || self->port.external_registered;
 	size_t piece = pieces ? pool_element(0, sizeof(struct rte_mbuf_ext_shared_info)) : 0;
 	size_t packet = pool_element(wish->room, 0);
 	/* Drivers that have rings of packets of their own were given the other half. */
@@ -183,12 +183,12 @@ static int make_pools(struct port_private *private, const struct port_wish *wish
 			(unsigned long long)((held + AT_HAND) * (2 * packet + piece) *
 						     (wish->config->memory / memory) / (1 << 20) +
 					     1));
-	private->arriving = pool_make(wish, "in", count, wish->room, 0);
-	private->leaving = pool_make(wish, "out", count, wish->room, 0);
+	self->arriving = pool_make(wish, "in", count, wish->room, 0);
+	self->leaving = pool_make(wish, "out", count, wish->room, 0);
 	if (pieces)
-	private->pieces =
-		pool_make(wish, "piece", count, 0, sizeof(struct rte_mbuf_ext_shared_info));
-	if (private->arriving && private->leaving && (private->pieces || !pieces))
+		self->pieces =
+			pool_make(wish, "piece", count, 0, sizeof(struct rte_mbuf_ext_shared_info));
+	if (self->arriving && self->leaving && (self->pieces || !pieces))
 		return 0;
 	if (wish->driver->memory == DRIVER_ANY)
 		return haul_fail(wish->engine, -ENOMEM, "no memory for packets: memory=%llu bytes",
@@ -201,10 +201,10 @@ static int make_pools(struct port_private *private, const struct port_wish *wish
 		(unsigned long long)wish->config->memory);
 }
 
-static int setup_queues(struct port_private *private, struct port_wish *wish)
+static int setup_queues(struct port_private *self, struct port_wish *wish)
 {
 	uint16_t in = DESCRIPTORS, out = DESCRIPTORS;
-	struct port *port = &private->port;
+	struct port *port = &self->port;
 	struct rte_eth_dev_info info;
 	struct eal_words words;
 	int error;
@@ -218,14 +218,14 @@ static int setup_queues(struct port_private *private, struct port_wish *wish)
 	if (wish->driver->eager)
 		info.default_txconf.tx_free_thresh = out - 4;
 	/* A driver that holds none of our packets said how many of its own it does. */
-	error = make_pools(private, wish, wish->ring ? 0 : 2u * in * wish->queues);
+	error = make_pools(self, wish, wish->ring ? 0 : 2u * in * wish->queues);
 	if (error)
 		return error;
 	port->ring = (wish->ring ? wish->ring : in) * wish->queues;
 	eal_hear(&words);
 	for (uint16_t i = 0; !error && i < wish->queues; i++) {
 		error = rte_eth_rx_queue_setup(port->id, i, in, (unsigned)SOCKET_ID_ANY, NULL,
-					       private->arriving);
+					       self->arriving);
 		if (!error)
 			error = rte_eth_tx_queue_setup(port->id, i, out, (unsigned)SOCKET_ID_ANY,
 						       &info.default_txconf);
@@ -237,30 +237,29 @@ static int setup_queues(struct port_private *private, struct port_wish *wish)
 /* ---- Starting and stopping ------------------------------------------------------------ */
 
 /* No packets move meanwhile, nor while the device is stopped. */
-static void set_started(struct port_private *private, bool started)
+static void set_started(struct port_private *self, bool started)
 {
-	rte_spinlock_lock(private->guard);
-	private->started = started;
-	rte_spinlock_unlock(private->guard);
+	rte_spinlock_lock(self->guard);
+	self->started = started;
+	rte_spinlock_unlock(self->guard);
 }
 
 static int start(struct port *port)
 {
-	struct port_private *private = port_private(port);
-	int error =
-		private->driver->start ? private->driver->start(port) : rte_eth_dev_start(port->id);
+	struct port_private *self = port_private(port);
+	int error = self->driver->start ? self->driver->start(port) : rte_eth_dev_start(port->id);
 
-	set_started(private, !error);
+	set_started(self, !error);
 	return error < 0 ? error : 0;
 }
 
 static void stop(struct port *port)
 {
-	struct port_private *private = port_private(port);
+	struct port_private *self = port_private(port);
 
-	if (!private->started)
+	if (!self->started)
 		return;
-	set_started(private, false);
+	set_started(self, false);
 	rte_eth_dev_stop(port->id);
 }
 
@@ -278,30 +277,30 @@ int port_restart(struct port *port)
 
 static bool ask_link(struct port *port)
 {
-	struct port_private *private = port_private(port);
+	struct port_private *self = port_private(port);
 	struct rte_eth_link link = {0};
 
-	if (private->driver->watch)
-		return private->driver->watch(port);
+	if (self->driver->watch)
+		return self->driver->watch(port);
 	if (rte_eth_link_get_nowait(port->id, &link))
 		return false;
-	if (private->driver->speed && link.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN)
+	if (self->driver->speed && link.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN)
 		port->rate = (uint64_t)link.link_speed * 1000000 / 8;
 	return link.link_status == RTE_ETH_LINK_UP;
 }
 
-static void fill_in(struct port_private *private, const struct port_wish *wish)
+static void fill_in(struct port_private *self, const struct port_wish *wish)
 {
-	struct port *port = &private->port;
+	struct port *port = &self->port;
 
-	private->driver = wish->driver;
-	private->engine = wish->engine;
-	private->bus = wish->bus;
-	rte_spinlock_init(&private->moving);
-	private->guard = &private->moving;
-	memcpy(private->name, wish->name, sizeof(private->name));
-	memcpy(private->interface, wish->interface, sizeof(private->interface));
-	port->private = private;
+	self->driver = wish->driver;
+	self->engine = wish->engine;
+	self->bus = wish->bus;
+	rte_spinlock_init(&self->moving);
+	self->guard = &self->moving;
+	memcpy(self->name, wish->name, sizeof(self->name));
+	memcpy(self->interface, wish->interface, sizeof(self->interface));
+	port->self = self;
 	port->queues = (uint16_t)wish->queues;
 	port->ip = wish->ip;
 	port->mask = wish->mask;
@@ -313,67 +312,68 @@ static void fill_in(struct port_private *private, const struct port_wish *wish)
 	port->wire = wish->driver->wire;
 }
 
-static int open_device(struct port_private *private, struct port_wish *wish)
+static int open_device(struct port_private *self, struct port_wish *wish)
 {
 	struct eal_words words;
-	int error = make_device(private, wish);
+	int error = make_device(self, wish);
 
 	if (!error)
-		error = configure(private, wish);
+		error = configure(self, wish);
 	if (!error && wish->driver->opened)
-		error = wish->driver->opened(&private->port, wish);
+		error = wish->driver->opened(&self->port, wish);
 	if (!error)
-		error = setup_queues(private, wish);
+		error = setup_queues(self, wish);
 	if (error)
 		return error;
 	eal_hear(&words);
-	error = start(&private->port);
+	error = start(&self->port);
 	eal_heard();
 	if (error)
 		return failed(wish, error, "the driver did not start", &words);
-	private->port.link_up = ask_link(&private->port);
+	self->port.link_up = ask_link(&self->port);
 	return 0;
 }
 
 /* Of a port that may be half open, with EAL's lock held. */
-static void close_now(struct port_private *private)
+static void close_now(struct port_private *self)
 {
-	struct port *port = &private->port;
+	struct port *port = &self->port;
 
-	if (private->made) {
-		if (private->driver->stop)
-		private->driver->stop(port);
-		else stop(port);
-		remove_device(private);
+	if (self->made) {
+		if (self->driver->stop)
+			self->driver->stop(port);
+		else
+			stop(port);
+		remove_device(self);
 	}
-	if (private->driver->closed)
-	private->driver->closed(port);
-	pool_free(private->arriving);
-	pool_free(private->leaving);
-	pool_free(private->pieces);
-	free(private);
+	if (self->driver->closed)
+		self->driver->closed(port);
+	pool_free(self->arriving);
+	pool_free(self->leaving);
+	pool_free(self->pieces);
+	free(self);
 }
 
 static int open_now(struct haul_context *engine, const struct dpdk_config *config,
 		    struct port **port)
 {
-	struct port_private *private;
+	struct port_private *self;
 	struct port_wish wish;
 	int error = wish_read(engine, config, &wish);
 
 	if (error)
 		return error;
-	private = calloc(1, sizeof(*private));
-	if (!private)
+	self = calloc(1, sizeof(*self));
+	if (!self)
 		return haul_fail(engine, -ENOMEM, "no memory for the port");
-	fill_in(private, &wish);
+	fill_in(self, &wish);
 	error = eal_start(engine, config, wish.driver->memory == DRIVER_EAL ? config->memory : 0);
 	if (!error)
-		error = open_device(private, &wish);
+		error = open_device(self, &wish);
 	if (error)
-		close_now(private);
+		close_now(self);
 	else
-		*port = &private->port;
+		*port = &self->port;
 	return error;
 }
 
@@ -423,12 +423,12 @@ void port_close_in_child(struct port *port)
 
 bool port_watch(struct port *port, uint64_t now)
 {
-	struct port_private *private = port_private(port);
+	struct port_private *self = port_private(port);
 	bool up;
 
-	if (now - private->watched_at < WATCH_NS)
+	if (now - self->watched_at < WATCH_NS)
 		return false;
-	private->watched_at = now;
+	self->watched_at = now;
 	up = ask_link(port);
 	if (up == port->link_up)
 		return false;

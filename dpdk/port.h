@@ -42,7 +42,7 @@ struct port {
 	bool wire;                /* packets pass something that can corrupt them */
 	bool sums_ip, sums_udp;   /* the card computes checksums of packets that leave */
 	bool checks_udp;          /* and checks those of packets that come */
-	struct port_private *private;
+	struct port_private *self;
 };
 
 /*

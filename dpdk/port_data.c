@@ -11,15 +11,15 @@
 #define NUDGES 8192
 
 /* Neither is the device started again meanwhile, nor does the driver take its memory away. */
-static inline void start_moving(struct port_private *private)
+static inline void start_moving(struct port_private *self)
 {
-	rte_spinlock_lock(private->guard);
+	rte_spinlock_lock(self->guard);
 }
 
 /* rte_spinlock_unlock() is a locked exchange, which waits until all that was written has left. */
-static inline void stop_moving(struct port_private *private)
+static inline void stop_moving(struct port_private *self)
 {
-	__atomic_store_n(&private->guard->locked, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&self->guard->locked, 0, __ATOMIC_RELEASE);
 }
 
 /* ---- Arriving ------------------------------------------------------------------ */
@@ -40,14 +40,13 @@ static unsigned drop_pieces(struct rte_mbuf **packets, unsigned count)
 
 unsigned port_receive(struct port *port, unsigned queue, struct rte_mbuf **packets, unsigned most)
 {
-	struct port_private *private = port_private(port);
+	struct port_private *self = port_private(port);
 	unsigned count;
 
-	start_moving(private);
-	count = private->started
-			? rte_eth_rx_burst(port->id, (uint16_t)queue, packets, (uint16_t)most)
-			: 0;
-	stop_moving(private);
+	start_moving(self);
+	count = self->started ? rte_eth_rx_burst(port->id, (uint16_t)queue, packets, (uint16_t)most)
+			      : 0;
+	stop_moving(self);
 	return drop_pieces(packets, count);
 }
 
@@ -123,18 +122,17 @@ void port_offload(struct port *port, struct rte_mbuf *packet, unsigned headers)
 
 unsigned port_send(struct port *port, unsigned queue, struct rte_mbuf **packets, unsigned count)
 {
-	struct port_private *private = port_private(port);
+	struct port_private *self = port_private(port);
 	unsigned sent;
 
-	if (private->driver->may_send)
-		count = private->driver->may_send(port, queue, count);
+	if (self->driver->may_send)
+		count = self->driver->may_send(port, queue, count);
 	if (!count)
 		return 0;
-	start_moving(private);
-	sent = private->started
-		       ? rte_eth_tx_burst(port->id, (uint16_t)queue, packets, (uint16_t)count)
-		       : 0;
-	stop_moving(private);
+	start_moving(self);
+	sent = self->started ? rte_eth_tx_burst(port->id, (uint16_t)queue, packets, (uint16_t)count)
+			     : 0;
+	stop_moving(self);
 	return sent;
 }
 
@@ -174,22 +172,22 @@ static void nudge(struct port *port, uint16_t queue)
 
 bool port_reclaim(struct port *port, bool force)
 {
-	struct port_private *private = port_private(port);
+	struct port_private *self = port_private(port);
 
-	if (!port->keeps || !private->started)
+	if (!port->keeps || !self->started)
 		return false;
 	if (clean_up(port)) {
-		private->nudges = 0;
+		self->nudges = 0;
 		return true;
 	}
 	if (!force)
 		return false;
-	if (private->nudges++ < NUDGES) {
+	if (self->nudges++ < NUDGES) {
 		for (uint16_t i = 0; i < port->queues; i++)
 			nudge(port, i);
 		return true;
 	}
 	/* A card that is stopped lets go of everything. */
-	private->nudges = 0;
+	self->nudges = 0;
 	return port_restart(port) == 0;
 }

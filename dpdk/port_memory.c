@@ -32,12 +32,12 @@ static bool is_dpdks(const void *base, size_t length)
 }
 
 /* The card reaches memory by the IOMMU, where addresses are the same as here (--iova-mode=va). */
-static bool map_for_card(struct port_private *private, struct registration *registration)
+static bool map_for_card(struct port_private *self, struct registration *registration)
 {
 	struct rte_eth_dev_info info;
 	uint64_t address = (uintptr_t)registration->base;
 
-	if (rte_eth_dev_info_get(private->port.id, &info) || !info.device)
+	if (rte_eth_dev_info_get(self->port.id, &info) || !info.device)
 		return false;
 	/* Two regions in one page: the second one is not registered, and is copied. */
 	if (rte_extmem_register(registration->base, registration->length, NULL, 0, PAGE))
@@ -52,7 +52,7 @@ static bool map_for_card(struct port_private *private, struct registration *regi
 
 int port_register(struct port *port, void *base, size_t length, void **region)
 {
-	struct port_private *private = port_private(port);
+	struct port_private *self = port_private(port);
 	uintptr_t start = (uintptr_t)base & ~(PAGE - 1);
 	uintptr_t end = ((uintptr_t)base + length + PAGE - 1) & ~(PAGE - 1);
 	struct registration *registration;
@@ -69,12 +69,12 @@ int port_register(struct port *port, void *base, size_t length, void **region)
 		return 0;
 	}
 	/* Others than cards see DPDK's own memory only. */
-	if (private->driver != &driver_card)
+	if (self->driver != &driver_card)
 		return 0;
 	registration->base = (void *)start;
 	registration->length = end - start;
 	eal_lock();
-	registration->usable = map_for_card(private, registration);
+	registration->usable = map_for_card(self, registration);
 	eal_unlock();
 	return 0;
 }

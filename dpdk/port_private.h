@@ -133,6 +133,11 @@ void interface_list(char *text, size_t room);
 int interface_check(struct port_wish *wish, struct interface *interface);
 /* Whether an IPv4 address is the kernel's own; `name` (IFNAMSIZ) takes the interface's. */
 bool interface_owns(uint32_t address, char *name);
+/*
+ * A socket that says to all processes of the network namespace that this one has the address on the
+ * interface: the kernel would give each of them the packets. Or a negative errno, -EADDRINUSE.
+ */
+int interface_claim(const char *name, uint32_t ip);
 /* Whether it is up and has a link: asked through `fd`, a socket of its network namespace. */
 bool interface_runs(int fd, const char *name);
 /* For a forked child: call `look` with each of its descriptors. */
@@ -168,7 +173,7 @@ struct port_private {
 
 static inline struct port_private *port_private(const struct port *port)
 {
-	return port->private;
+	return port->self;
 }
 
 /* Stop and start the device, between other threads' packets. 0 or a negative errno. */

@@ -2,7 +2,7 @@
 /* What is wrong with the options of a port, and what the user is told. */
 #include "port_world.h"
 
-#include "eal.h"
+#include "port_private.h"
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -200,6 +200,7 @@ static void interfaces_that_do_not_fit(void **state)
 {
 	struct dpdk_config config = world_config("va", "10.0.0.5/24");
 	struct port *port;
+	int claim;
 
 	if (!world_has_interfaces)
 		skip();
@@ -217,6 +218,12 @@ static void interfaces_that_do_not_fit(void **state)
 	port = world_port("va", 1, 1500);
 	refused(&config, -EBUSY, "another context of this process", "va");
 	port_close(port);
+	/* Another process says so with its socket. */
+	claim = interface_claim("va", 0x0a000005);
+	assert_true(claim >= 0);
+	assert_int_equal(interface_claim("va", 0x0a000005), -EADDRINUSE);
+	refused(&config, -EADDRINUSE, "ip=10.0.0.5/24", "on the interface va; each needs");
+	close(claim);
 	/* Nothing of all that is in the way. */
 	port = world_port("va", 1, 1500);
 	port_close(port);
