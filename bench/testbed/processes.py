@@ -6,6 +6,7 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -55,6 +56,18 @@ class Interruption:
 
 
 interruption = Interruption()
+
+
+def run_tool(name, work):
+    """The end of a tool: does the work, a function; the exit status. What fails is told."""
+    interruption.install()
+    try:
+        return work() or 0
+    except Failure as failure:
+        print(f"{name}: {failure}", file=sys.stderr)
+        return 1
+    except Interrupted as interrupted:
+        return 128 + interrupted.number
 
 
 @dataclass
