@@ -45,6 +45,7 @@ struct memory_control {
 	void (*cut_after)(uint64_t bytes); /* links break once so many more bytes have arrived */
 	void (*jam)(bool jam);             /* control() finds no room */
 	void (*let_fail)(unsigned regions, unsigned slots, unsigned pushes); /* calls that fail */
+	void (*reset)(void);                                                 /* all that */
 	struct memory_counts (*count)(void);
 };
 

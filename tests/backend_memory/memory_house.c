@@ -181,6 +181,16 @@ static void control_let_fail(unsigned regions, unsigned slots, unsigned pushes)
 	house_unlock();
 }
 
+static void control_reset(void)
+{
+	control_hold(false);
+	control_corrupt(0);
+	control_forge(FORGE_NOTHING);
+	control_cut_after(UINT64_MAX);
+	control_jam(false);
+	control_let_fail(0, 0, 0);
+}
+
 static struct memory_counts control_count(void)
 {
 	struct memory_counts counts;
@@ -200,5 +210,6 @@ __attribute__((visibility("default"))) const struct memory_control memory_contro
 	.cut_after = control_cut_after,
 	.jam = control_jam,
 	.let_fail = control_let_fail,
+	.reset = control_reset,
 	.count = control_count,
 };

@@ -19,12 +19,7 @@ static const struct memory_control *control;
 
 static int setup(void **state)
 {
-	control->hold(false);
-	control->corrupt(0);
-	control->forge(FORGE_NOTHING);
-	control->cut_after(UINT64_MAX);
-	control->jam(false);
-	control->let_fail(0, 0, 0);
+	control->reset();
 	return world_setup(state);
 }
 
@@ -425,6 +420,16 @@ static void test_jammed_control_messages(void **state)
 
 /* ---- Calls of the backend that fail ------------------------------------ */
 
+static void check_refused(struct pair *pair, enum haul_event kind, struct block *block,
+			  const char *failed)
+{
+	int error;
+
+	assert_null(
+		try_post(pair->a, pair->up.in, kind, haul_key("k"), &block->tensor, NULL, &error));
+	check_error(pair->a->context, error, -ENOMEM, (const char *const[]){failed, NULL});
+}
+
 static void test_memory_that_cannot_be_registered(void **state)
 {
 	static const enum haul_event kinds[] = {HAUL_SENT, HAUL_RECEIVED};
@@ -432,15 +437,11 @@ static void test_memory_that_cannot_be_registered(void **state)
 	struct block *block = block_new(world, 100);
 	haul_region *region;
 	struct pair pair;
-	int error;
 
 	pair_open(world, NULL, &pair);
 	for (int i = 0; i < 2; i++) {
 		control->let_fail(1, 0, 0);
-		assert_null(try_post(pair.a, pair.up.in, kinds[i], haul_key("k"), &block->tensor,
-				     NULL, &error));
-		check_error(pair.a->context, error, -ENOMEM,
-			    (const char *const[]){"region_add", NULL});
+		check_refused(&pair, kinds[i], block, "region_add");
 	}
 	control->let_fail(1, 0, 0);
 	check_error(pair.a->context,
@@ -461,13 +462,10 @@ static void test_slots_that_cannot_be_opened(void **state)
 	struct world *world = *state;
 	struct block *block = block_new(world, 100);
 	struct pair pair;
-	int error;
 
 	pair_open(world, NULL, &pair);
 	control->let_fail(0, 1, 0);
-	assert_null(try_post(pair.a, pair.up.in, HAUL_RECEIVED, haul_key("k"), &block->tensor, NULL,
-			     &error));
-	check_error(pair.a->context, error, -ENOMEM, (const char *const[]){"slot_open", NULL});
+	check_refused(&pair, HAUL_RECEIVED, block, "slot_open");
 	assert_int_equal(control->count().slots, 0);
 	assert_int_equal(control->count().regions, 0);
 	check_alive(&pair);

@@ -8,9 +8,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+from child import Child  # noqa: E402
 
 PROGRAM = os.environ["GRPC_RAW"]
 
@@ -19,13 +24,12 @@ PATIENCE = 60
 SHORT = ["--seconds=0.2", "--warmup=0.05", "--message-size=64KiB"]
 
 
-class Server:
+class Server(Child):
     """A server on a free port, which it tells itself."""
 
     def __init__(self, *options):
-        self.process = subprocess.Popen(
-            [PROGRAM, "--job-type=server", "--target-ip=127.0.0.1", "--port=0", "--memory=1MiB",
-             *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        super().__init__([PROGRAM, "--job-type=server", "--target-ip=127.0.0.1", "--port=0",
+                          "--memory=1MiB", *options])
         line = self.process.stdout.readline()
         if not line.startswith("listening on "):
             raise AssertionError(self.process.communicate()[1])
@@ -37,14 +41,6 @@ class Server:
         self.process.send_signal(number)
         errors = self.process.communicate(timeout=PATIENCE)[1]
         return self.process.returncode, errors
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
 
 
 def run(*options):

@@ -12,8 +12,13 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+from child import Child  # noqa: E402
 
 SERVER = os.environ["HAUL_BENCH_SERVER"]
 CLIENT = os.environ["HAUL_BENCH_CLIENT"]
@@ -26,15 +31,13 @@ PATIENCE = 60
 SHORT = ["--seconds=0.2", "--warmup=0.05", "--rounds=2"]
 
 
-class Server:
+class Server(Child):
     """A server on a free port; it tells the port itself, nobody sleeps."""
 
     def __init__(self, *options):
         reader, writer = os.pipe()
         command = [SERVER, "--listen=127.0.0.1:0", f"--transport={SPEC}", f"--ready-fd={writer}"]
-        self.process = subprocess.Popen(
-            command + list(options), pass_fds=[writer], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        super().__init__([*command, *options], pass_fds=[writer])
         os.close(writer)
         with os.fdopen(reader) as ready:
             self.address = ready.readline().strip()
@@ -47,14 +50,6 @@ class Server:
             self.process.send_signal(number)
         output = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, *output
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
 
 
 def run(*command):

@@ -11,7 +11,12 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from child import Child  # noqa: E402
 
 LIBRARY = os.environ["DROPIN_LIBRARY"]
 PROGRAMS = Path(os.environ["DROPIN_PROGRAMS"])
@@ -45,13 +50,11 @@ def ended(status, output, errors):
                  Counters(*map(int, found.groups())) if found else None)
 
 
-class Server:
+class Server(Child):
     """A server process that says its port on its first line, and ends when its input does."""
 
     def __init__(self, command, spec, variables=None):
-        self.process = subprocess.Popen(command, env=variables or environment(spec), text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE)
+        super().__init__(command, env=variables or environment(spec), stdin=subprocess.PIPE)
         line = self.process.stdout.readline().strip()
         if not line:
             raise AssertionError(self.process.communicate(timeout=PATIENCE)[1])
@@ -65,14 +68,6 @@ class Server:
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.communicate(timeout=PATIENCE)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
 
 
 def program(name):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from harness import ALL, LINKED, PATIENCE, PROGRAMS, echo, echo_client, echo_server, ended, \
     environment, program
+from child import Child
 
 PIDFD_GETFD = 438
 MIB = 1 << 20
@@ -63,15 +64,14 @@ def cut_sockets(pid, port):
     return len(found)
 
 
-class Stepping:
+class Stepping(Child):
     """An echo_client that makes one call at each step()."""
 
     def __init__(self, target, spec, **words):
         words = {"step": 1, "calls": 1000000, **words}
-        self.process = subprocess.Popen(
+        super().__init__(
             [program("echo_client"), target, *(f"{name}={value}" for name, value in words.items())],
-            env=environment(spec), text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            env=environment(spec), stdin=subprocess.PIPE)
         self.log = ""
 
     def begin(self, step="\n"):
@@ -105,13 +105,16 @@ class Stepping:
         output, errors = self.process.communicate(timeout=PATIENCE)
         return ended(self.process.returncode, output, self.log + errors)
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
+@contextlib.contextmanager
+def client_in_mid_message(server):
+    """Its large message is on its way: the server has some of it."""
+    before = memory(server.process.pid)
+    with Stepping(server.target, ALL, bytes=24 * MIB, method="Chat") as client:
+        client.begin()
+        while memory(server.process.pid) < before + 8 * MIB:
+            pass
+        yield client
 
 
 class Checks(unittest.TestCase):
@@ -144,11 +147,7 @@ class Hostile(Checks):
 class Dying(Checks):
     def test_client_killed_in_mid_message(self):
         with echo_server(ALL) as server:
-            before = memory(server.process.pid)
-            with Stepping(server.target, ALL, bytes=24 * MIB, method="Chat") as client:
-                client.begin()
-                while memory(server.process.pid) < before + 8 * MIB:
-                    pass
+            with client_in_mid_message(server) as client:
                 client.process.kill()
             client = echo_client(server, ALL, calls=3, bytes=100000)
             self.assertEqual(client.output, "0:3", client.errors)
@@ -197,11 +196,7 @@ class Dying(Checks):
     def test_server_ends_in_mid_message(self):
         """In order, with large messages on their way in both directions."""
         with echo_server(ALL) as server:
-            before = memory(server.process.pid)
-            with Stepping(server.target, ALL, bytes=24 * MIB, method="Chat") as client:
-                client.begin()
-                while memory(server.process.pid) < before + 8 * MIB:
-                    pass
+            with client_in_mid_message(server) as client:
                 self.expect_nothing_left(server.end())
                 self.assertIn(client.status(), (0, 1, 14))
                 self.expect_nothing_left(client.end())
