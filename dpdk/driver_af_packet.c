@@ -7,8 +7,8 @@
  *  - The kernel hands every frame of the interface to the ring, those that it sends itself, too:
  *    a filter keeps those of this port's address, so that other traffic does not push them out.
  *  - When a socket's send buffer is half full, the driver sleeps until the kernel has sent some,
- * and when it is full, packets are left in the ring until the next ones come. The buffer is made as
- *    large as it may be, and the driver is given no more packets than fit into half of it.
+ *    and when it is full, packets are left in the ring until the next ones come. The buffer is made
+ *    as large as it may be, and the driver is given no more packets than fit into half of it.
  */
 #include <arpa/inet.h>
 #include <errno.h>

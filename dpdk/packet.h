@@ -41,9 +41,8 @@
  *   16 u32 packets that arrived with the mark "congestion experienced", in all
  *   20 u16 count of ranges, 1..64   22 u16 clock   24 ranges                24 + 8 x count
  *
- *   clock: the time of day at the sender of this packet, UTC in units of 2^18 ns, of which the low
- *   16 bits are told. By it senders that share a link do at the same time what they do now and
- * then.
+ *   clock: the time of day at this packet's sender, UTC in units of 2^18 ns, its low 16 bits. By
+ *   it senders that share a link do at the same time what they do now and then.
  *
  *   range: u32 numbers that did not arrive, below the range before (the first: 0)
  *          u32 numbers that arrived, at least 1

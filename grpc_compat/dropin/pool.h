@@ -11,8 +11,9 @@ struct pool_buffer {
 	haul_region *region;
 	uint8_t *base;
 	size_t room;
-	TAILQ_ENTRY(pool_buffer)
-	alike, any; /* while it is free: among those of its size, and of all */
+	/* While it is free: among those of its size, and among all. */
+	TAILQ_ENTRY(pool_buffer) alike;
+	TAILQ_ENTRY(pool_buffer) any;
 };
 
 /* A buffer of at least `bytes` (not 0), or NULL. */

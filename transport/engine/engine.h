@@ -322,8 +322,8 @@ struct operation *operation_new(haul_context *context, enum operation_kind kind,
 int operation_begin(haul_endpoint *endpoint, enum operation_kind kind, struct haul_key key,
 		    const DLTensor *tensor, haul_region *region, const struct haul_op *op,
 		    struct operation **out);
-void operation_abandon(
-	struct operation *operation); /* it is in no queue, and never was handed out */
+/* Of one that is in no queue, and never was handed out. */
+void operation_abandon(struct operation *operation);
 int operation_set_timeout(struct operation *operation, const struct haul_op *op);
 void operation_complete(struct operation *operation, int result);
 void operation_free(struct operation *operation);

@@ -350,8 +350,7 @@ void tune_run(struct backend_link *link, uint64_t now)
 
 	if (!automatic(link) || !tune->busy_since || now < tune_next(link))
 		return;
-	/* Of many clients that begin at once, none knows of the others before the server has said
-	 * so. */
+	/* Of many clients that begin at once none knows of the others: the server says it. */
 	if (tune->recount || tune->settling || !link->crowd_at_peer) {
 		tune->recount = false;
 		restart(link, now, false);
