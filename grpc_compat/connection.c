@@ -21,6 +21,9 @@
 
 #include "rpc.h"
 
+/* How long a channel that nobody wants may go on with connecting. */
+#define SETTLE_MS 1000
+
 /* ---- Sockets ------------------------------------------------------------ */
 
 static void set(int fd, int level, int name, int value)
@@ -301,11 +304,46 @@ int connection_accepted(struct backend_listener *listener, int fd)
 
 /* ---- Ending ------------------------------------------------------------- */
 
-static void connection_dead(struct connection *connection, bool cut)
+static void connection_dead(struct connection *connection)
+{
+	if (connection->channel)
+		grpc_channel_destroy(connection->channel);
+	connection->channel = NULL;
+	connection->state = CONNECTION_DEAD;
+	TAILQ_INSERT_TAIL(&connection->context->dead, connection, all);
+}
+
+void connection_settled(struct connection *connection)
+{
+	TAILQ_REMOVE(&connection->context->settling, connection, all);
+	connection_dead(connection);
+}
+
+/*
+ * gRPC 1.51 never frees a connection whose channel was destroyed between the end of the handshake
+ * and the peer's first settings (mended by gRPC's pull request 32071). So a channel lives for as
+ * long as it connects, up to SETTLE: a peer that has not answered by then most likely won't.
+ */
+static void connection_settle(struct connection *connection)
 {
 	struct backend_context *context = connection->context;
 
-	if (connection->state == CONNECTION_DEAD)
+	connection->state = CONNECTION_SETTLING;
+	connection->settled = (struct event){.owner = connection, .kind = EVENT_SETTLED};
+	TAILQ_INSERT_TAIL(&context->settling, connection, all);
+	grpc_channel_watch_connectivity_state(
+		connection->channel, GRPC_CHANNEL_CONNECTING,
+		gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+			     gpr_time_from_millis(SETTLE_MS, GPR_TIMESPAN)),
+		context->queue, &connection->settled);
+}
+
+void connection_close(struct connection *connection)
+{
+	struct backend_context *context = connection ? connection->context : NULL;
+
+	if (!connection || connection->state == CONNECTION_SETTLING ||
+	    connection->state == CONNECTION_DEAD)
 		return;
 	if (connection->stranger)
 		context->stranger_count--;
@@ -315,24 +353,18 @@ static void connection_dead(struct connection *connection, bool cut)
 	/* gRPC closes its own descriptor when it sees the end. */
 	if (connection->fd >= 0) {
 		epoll_ctl(context->epoll, EPOLL_CTL_DEL, connection->fd, NULL);
-		if (cut)
-			shutdown(connection->fd, SHUT_RDWR);
+		shutdown(connection->fd, SHUT_RDWR);
 		if (connection->state == CONNECTION_CONNECTING && connection->number >= 0)
 			close(connection->number); /* it never was gRPC's */
 		close(connection->fd);
 	}
 	connection->fd = -1;
-	if (connection->channel)
-		grpc_channel_destroy(connection->channel);
-	connection->channel = NULL;
-	connection->state = CONNECTION_DEAD;
-	TAILQ_INSERT_TAIL(&context->dead, connection, all);
-}
-
-void connection_close(struct connection *connection)
-{
-	if (connection)
-		connection_dead(connection, true);
+	if (connection->channel && context->tls &&
+	    grpc_channel_check_connectivity_state(connection->channel, 0) ==
+		    GRPC_CHANNEL_CONNECTING)
+		connection_settle(connection);
+	else
+		connection_dead(connection);
 }
 
 void connection_leave(struct connection *connection)

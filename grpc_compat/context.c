@@ -64,6 +64,7 @@ static int rpc_open(haul_context *engine, const void *config, struct backend_con
 	TAILQ_INIT(&context->servers);
 	TAILQ_INIT(&context->connections);
 	TAILQ_INIT(&context->strangers);
+	TAILQ_INIT(&context->settling);
 	TAILQ_INIT(&context->dead);
 	TAILQ_INIT(&context->calls);
 	TAILQ_INIT(&context->dropped);
@@ -139,7 +140,8 @@ static void rpc_close(struct backend_context *context)
 
 		mailbox_look(context);
 		reap(context);
-		if (TAILQ_EMPTY(&context->dropped) && TAILQ_EMPTY(&context->servers))
+		if (TAILQ_EMPTY(&context->dropped) && TAILQ_EMPTY(&context->servers) &&
+		    TAILQ_EMPTY(&context->settling))
 			break;
 		if (mailbox_arm(context))
 			poll(&fd, 1, -1);

@@ -86,11 +86,16 @@ bool mailbox_arm(struct backend_context *context)
 
 /* ---- The threads -------------------------------------------------------- */
 
+static bool is_of_call(const struct event *event)
+{
+	return event->kind != EVENT_CALLED && event->kind != EVENT_STOPPED &&
+	       event->kind != EVENT_SETTLED;
+}
+
 /* Of a call that nobody wants any more. With the mailbox's lock. */
 static bool is_dropped(const struct event *event)
 {
-	return event->kind != EVENT_CALLED && event->kind != EVENT_STOPPED &&
-	       ((const struct rpc_call *)event->owner)->dropped;
+	return is_of_call(event) && ((const struct rpc_call *)event->owner)->dropped;
 }
 
 static void deliver(struct backend_context *context, struct event *event, bool ok)
@@ -214,10 +219,12 @@ int mailbox_look(struct backend_context *context)
 
 	/* What comes meanwhile waits for the next time. */
 	while (done < 256 && (event = take(&context->mail, is_any))) {
-		if (event->kind == EVENT_CALLED || event->kind == EVENT_STOPPED)
-			server_event(event);
-		else
+		if (is_of_call(event))
 			call_event(event);
+		else if (event->kind == EVENT_SETTLED)
+			connection_settled(event->owner);
+		else
+			server_event(event);
 		done++;
 	}
 	return done;

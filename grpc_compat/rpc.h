@@ -61,12 +61,13 @@ enum event_kind {
 	EVENT_ENDED,   /* a call: its status */
 	EVENT_CALLED,  /* a server: a new call */
 	EVENT_STOPPED, /* a server: it has shut down */
+	EVENT_SETTLED, /* a connection that has ended: it connects no more */
 };
 
 /* The tag of a batch. Guarded by the mailbox. */
 struct event {
 	STAILQ_ENTRY(event) next;
-	void *owner; /* struct rpc_call, struct request or struct rpc_server */
+	void *owner; /* struct rpc_call, request, rpc_server or connection */
 	enum event_kind kind;
 	bool queued;
 	bool ok;
@@ -92,6 +93,7 @@ struct mailbox {
 enum connection_state {
 	CONNECTION_CONNECTING, /* TCP's own handshake */
 	CONNECTION_UP,         /* gRPC has it */
+	CONNECTION_SETTLING,   /* it ended, and its channel can't be destroyed yet */
 	CONNECTION_DEAD,       /* freed by the next progress, since an event may still name it */
 };
 
@@ -111,6 +113,7 @@ struct connection {
 	bool stranger;         /* in context->strangers */
 	grpc_channel *channel; /* of the side that connected */
 	uint64_t since;        /* haul_clock(): accepted or connecting */
+	struct event settled;
 };
 
 TAILQ_HEAD(connection_list, connection);
@@ -281,7 +284,8 @@ struct backend_context {
 	TAILQ_HEAD(, rpc_server) servers;
 	struct connection_list connections;
 	struct connection_list strangers; /* oldest first */
-	struct connection_list dead;      /* freed by the next progress */
+	struct connection_list settling;
+	struct connection_list dead; /* freed by the next progress */
 	unsigned stranger_count;
 	struct call_list calls;
 	struct call_list dropped;
@@ -357,6 +361,7 @@ void call_why(const struct rpc_call *call, char *text, size_t room);
 int connection_start(struct backend_link *link, struct stream *stream, struct connection **out);
 int connection_accepted(struct backend_listener *listener, int fd);
 void connection_event(struct connection *connection); /* it is connected, or not, or gone */
+void connection_settled(struct connection *connection);
 void connection_close(struct connection *connection); /* NULL is allowed */
 /* Forget about it: a peer that has left closes it. */
 void connection_leave(struct connection *connection);
