@@ -71,6 +71,19 @@ const struct driver driver_card = {
 #define VHOST_FRAME_MOST 9728
 #define VIRTIO_HEAD 16 /* of each packet in a ring; 12 bytes, rounded up */
 
+/* Where both sides meet. */
+static int check_socket(struct port_wish *wish, const char *argument)
+{
+	char path[2];
+
+	if (wish_argument(wish, argument, path, sizeof(path)) && path[0])
+		return 0;
+	return haul_fail(wish->engine, -EINVAL,
+			 "port=%s: the argument %s= is missing, which is the path of the socket "
+			 "where both sides meet: port={%s,%s=/run/vhost.sock}",
+			 wish->config->port, argument, wish->driver->name, argument);
+}
+
 static int vhost_prepare(struct port_wish *wish)
 {
 	char text[16];
@@ -89,15 +102,19 @@ static int vhost_prepare(struct port_wish *wish)
 /* The rings are the guest's, whose card has 1024 places as a rule; they hold no packets of ours. */
 static int vhost_server_prepare(struct port_wish *wish)
 {
+	int error = check_socket(wish, "iface");
+
 	wish->ring = 1024;
-	return vhost_prepare(wish);
+	return error ? error : vhost_prepare(wish);
 }
 
 static int virtio_user_prepare(struct port_wish *wish)
 {
+	int error = check_socket(wish, "path");
 	char text[16];
-	int error;
 
+	if (error)
+		return error;
 	if (!wish_argument(wish, "queue_size", text, sizeof(text)))
 		wish_add(wish, "queue_size=1024");
 	error = vhost_prepare(wish);

@@ -122,6 +122,10 @@ static void wrong_ports(void **state)
 	refused(&config, -EINVAL, "port= is missing", "PCI address");
 	config.port = "net_nothing,a=b";
 	refused(&config, -EINVAL, "net_nothing", "net_memif");
+	config.port = "net_vhost0";
+	refused(&config, -EINVAL, "iface= is missing", "port={net_vhost,iface=/");
+	config.port = "net_virtio_user0,queue_size=256,path=";
+	refused(&config, -EINVAL, "path= is missing", "port={net_virtio_user,path=/");
 	config.port = "nosuch0";
 	refused(&config, -ENODEV, "no interface nosuch0",
 		world_has_interfaces ? "va" : "there are");
