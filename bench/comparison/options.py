@@ -73,10 +73,15 @@ def whole_number(low, high):
     return parse
 
 
-def parse_seconds(text):
-    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0.5 <= float(text) <= 3600:
-        raise argparse.ArgumentTypeError(f"'{text}' is not valid: 0.5 to 3600 seconds")
-    return float(text)
+def seconds_from(low):
+    def parse(text):
+        if not re.fullmatch(r"\d+(\.\d+)?", text) or not low <= float(text) <= 3600:
+            raise argparse.ArgumentTypeError(f"'{text}' is not valid: {low:g} to 3600 seconds")
+        return float(text)
+    return parse
+
+
+parse_seconds = seconds_from(0.5)
 
 
 def check_transport_name(name):

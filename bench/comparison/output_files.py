@@ -12,12 +12,12 @@ from processes import Failure
 
 def check(settings):
     if settings.json and settings.json != "-":
-        check_file(settings.json)
+        check_file("--json", settings.json)
     if settings.report:
         check_folder(settings.report)
 
 
-def check_file(path):
+def check_file(option, path):
     """Opens it for writing, without changing or leaving anything."""
     existed = os.path.lexists(path)
     try:
@@ -26,7 +26,7 @@ def check_file(path):
         # A fifo that nobody reads yet.
         if error.errno == errno.ENXIO:
             return
-        raise Failure(f"--json: {path} can't be written: {error.strerror}") from error
+        raise Failure(f"{option}: {path} can't be written: {error.strerror}") from error
     os.close(descriptor)
     if not existed:
         os.unlink(path)
