@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #define NS_PER_S UINT64_C(1000000000)
+#define NS_PER_MS UINT64_C(1000000)
 #define ARRAY_LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 #define BENCH_DEFAULT_PORT "7411"

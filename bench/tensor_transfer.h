@@ -13,8 +13,8 @@
  *
  *   hello     struct hello, from the worker
  *   answer    a text: empty, or why the server refuses
- *   variable  the tensor, float32; once more than there are iterations, since the first one warms
- * up assigned  int64: nanoseconds that the server spent on the assign, after the tensor had come
+ *   variable  the tensor, float32; once more than there are iterations: the first one warms up
+ *   assigned  int64: nanoseconds that the server spent on the assign, after the tensor had come
  *   finish    nothing; the worker has measured
  *   result    int64: elements of the server's variable that are not what they have to be
  */
@@ -51,6 +51,7 @@ struct transfer_options {
 	uint64_t iterations;
 	enum assign assign;
 	int timeout_ms;
+	int wait_ms; /* of a server, for workers that are missing; 0: for ever */
 	const char *transport, *json;
 	bool verbose;
 };

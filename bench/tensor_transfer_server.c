@@ -29,8 +29,10 @@ struct server {
 	const struct transfer_options *options;
 	haul_context *context;
 	LIST_HEAD(, peer) peers;
-	bool *seen;               /* by worker */
-	unsigned ended, finished; /* workers */
+	bool *seen;                     /* by worker */
+	unsigned came, ended, finished; /* workers */
+	uint64_t idle_since;            /* bench_now(): workers are missing, and none is at work */
+	uint64_t told_at;               /* ... when that was told last */
 	bool failed;
 	uint64_t tensors, assign_ns;
 	int64_t mismatches;
@@ -251,6 +253,7 @@ static void hello_came(struct operation *operation, const struct haul_completion
 	if (!peer->answer[0] && make_variable(peer)) {
 		peer->is_worker = true;
 		peer->server->seen[peer->hello.worker] = true;
+		peer->server->came++;
 	} else {
 		bench_complain("%s was refused: %s", haul_endpoint_address(peer->endpoint),
 			       peer->answer);
@@ -282,6 +285,53 @@ static void accept_peer(struct server *server, haul_endpoint *endpoint)
 	receive(peer, "hello", &hello, NULL, &peer->greeting);
 }
 
+/* ---- ... or are missing ---- */
+
+/* As many as a line can name. */
+#define NAMED_MAX 8
+
+static void complain_of_missing(const struct server *server, const char *what)
+{
+	const struct transfer_options *options = server->options;
+	unsigned missing = options->workers.count - server->came, named = 0;
+	char names[128] = "";
+
+	for (unsigned task = 0; task < options->workers.count && named < NAMED_MAX; task++) {
+		size_t used = strlen(names);
+
+		if (!server->seen[task])
+			snprintf(names + used, sizeof(names) - used, "%s%u", named++ ? ", " : "",
+				 task);
+	}
+	bench_complain("%s worker%s %s%s of %u", what, missing == 1 ? "" : "s", names,
+		       missing > named ? ", ..." : "", options->workers.count);
+}
+
+/* False when it has waited for long enough. */
+static bool look_for_missing(struct server *server)
+{
+	const struct transfer_options *options = server->options;
+	uint64_t now = bench_now(), ms;
+	char what[64];
+
+	if (server->came == options->workers.count)
+		return true;
+	if (server->came > server->ended)
+		server->idle_since = server->told_at = now;
+	ms = (now - server->idle_since) / NS_PER_MS;
+	if (options->wait_ms && ms >= (uint64_t)options->wait_ms) {
+		snprintf(what, sizeof(what), "gave up after --wait=%g s without",
+			 options->wait_ms / 1e3);
+		complain_of_missing(server, what);
+		return false;
+	}
+	if (now - server->told_at >= (uint64_t)options->timeout_ms * NS_PER_MS) {
+		server->told_at = now;
+		complain_of_missing(server, "still waiting for");
+	}
+	return true;
+}
+
 /* ---- ... and go ---- */
 
 static void peer_free(struct peer *peer)
@@ -300,6 +350,12 @@ static void lose_peer(struct peer *peer, const struct haul_completion *completio
 
 	if (peer->is_worker && !peer->finished)
 		peer_fail(peer, "left before its end", completion->result, completion->detail);
+	/* It may come again, or another one in its place. */
+	if (!peer->is_worker && !peer->answer[0]) {
+		bench_complain("%s left before it said which worker it is",
+			       haul_endpoint_address(peer->endpoint));
+		complain_of_missing(server, "waiting for");
+	}
 	server->ended += peer->is_worker;
 	server->finished += peer->finished;
 	peer_free(peer);
@@ -315,11 +371,12 @@ static void take(struct server *server, const struct haul_completion *completion
 		operation_done(completion, 0);
 }
 
-/* Until every worker has come and gone, or a signal. */
+/* Until every worker has come and gone, a signal, or nobody came. */
 static bool serve(struct server *server)
 {
 	struct haul_completion completions[64];
 
+	server->idle_since = server->told_at = bench_now();
 	while (!told_to_stop && server->ended < server->options->workers.count) {
 		int count = haul_poll(server->context, completions, ARRAY_LENGTH(completions),
 				      LOOK_AROUND_MS);
@@ -331,6 +388,8 @@ static bool serve(struct server *server)
 		}
 		for (int i = 0; i < count; i++)
 			take(server, &completions[i]);
+		if (!look_for_missing(server))
+			return false;
 	}
 	if (server->ended < server->options->workers.count)
 		bench_complain("stopped: %u of %u workers have finished", server->finished,

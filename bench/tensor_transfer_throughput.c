@@ -34,7 +34,7 @@ const char *const assign_names[] = {"place", "copy", "add", NULL};
 #define MB_MOST 1000000000
 
 static struct {
-	char *job, *ps_hosts, *worker_hosts, *task, *data_mb, *iters, *assign, *timeout;
+	char *job, *ps_hosts, *worker_hosts, *task, *data_mb, *iters, *assign, *timeout, *wait;
 	char *transport, *json, *trace;
 	int verbose;
 } given = {
@@ -45,6 +45,7 @@ static struct {
 	.iters = "20",
 	.assign = "place",
 	.timeout = "30",
+	.wait = "0",
 };
 
 #define SHOWN (POPT_ARG_STRING | POPT_ARGFLAG_SHOW_DEFAULT)
@@ -67,7 +68,12 @@ static struct poptOption option_table[] = {
 	 "and is added to it",
 	 "NAME"},
 	{"timeout", 0, SHOWN, &given.timeout, 0,
-	 "give up when a server can't be reached, or a tensor does not arrive, for so long",
+	 "of a worker: give up when a server can't be reached, or a tensor does not arrive, for so "
+	 "long; of a server: say which workers are missing whenever it has waited for so long",
+	 "SECONDS"},
+	{"wait", 0, SHOWN, &given.wait, 0,
+	 "of a server: give up when workers are missing, and none of the others is at work, for so "
+	 "long; 0: never",
 	 "SECONDS"},
 	{"transport", 't', POPT_ARG_STRING, &given.transport, 0,
 	 "transport spec, \"tcp,streams=8\" (default: $HAUL_TRANSPORT, else auto)", "SPEC"},
@@ -140,6 +146,7 @@ static void parse(int argc, const char **argv, struct transfer_options *options)
 	options->iterations = option_number("iters", given.iters, 1, UINT32_MAX);
 	options->assign = (enum assign)option_choice("assign", given.assign, assign_names);
 	options->timeout_ms = (int)(option_seconds("timeout", given.timeout, 0.1, 86400) * 1e3);
+	options->wait_ms = (int)(option_seconds("wait", given.wait, 0, 86400) * 1e3);
 	options->transport = given.transport;
 	options->json = given.json;
 	options->verbose = given.verbose;

@@ -50,7 +50,7 @@ static bool fail(struct worker *worker, const struct server *server, const char 
 /* Servers and workers are started in any order. */
 static bool reach(struct worker *worker, struct server *server)
 {
-	uint64_t limit = bench_now() + (uint64_t)worker->options->timeout_ms * 1000000;
+	uint64_t limit = bench_now() + (uint64_t)worker->options->timeout_ms * NS_PER_MS;
 	struct timespec pause = {.tv_nsec = AGAIN_MS * 1000000};
 	int error;
 

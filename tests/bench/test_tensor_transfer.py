@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tensor_transfer_throughput as a user runs it: parameter servers and workers over loopback.
 
-The program is found through TENSOR_TRANSFER; the transport is HAUL_TEST_SPEC, or tcp.
+The program is found through TENSOR_TRANSFER, and haul-bench-client through HAUL_BENCH_CLIENT; the transport is HAUL_TEST_SPEC, or tcp.
 """
 
 import json
@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 PROGRAM = os.environ["TENSOR_TRANSFER"]
+CLIENT = os.environ["HAUL_BENCH_CLIENT"]
 SPEC = os.environ.get("HAUL_TEST_SPEC", "tcp")
 
 # Long enough for a loaded machine with sanitizers, and shorter than the test runner's patience.
@@ -165,6 +166,36 @@ class Ends(unittest.TestCase):
             process.communicate()
             self.assertEqual(cluster.ends()[0][0], 1)
 
+    def read_until(self, stream, text):
+        lines = []
+        while not lines or text not in lines[-1]:
+            lines.append(stream.readline())
+            self.assertTrue(lines[-1], lines)
+
+    def test_a_peer_that_never_says_which_worker_it_is(self):
+        with Cluster(1, 2, "--data-mb=1", "--iters=2") as cluster:
+            # Connects as a worker does, and then says something else.
+            stranger = subprocess.Popen(
+                [CLIENT, f"--connect={cluster.servers[0]}", f"--transport={SPEC}", "--verbose"],
+                text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.read_until(stranger.stderr, f"{cluster.servers[0]} is open")
+            stranger.kill()
+            stranger.communicate()
+            # It waits on, for two that come.
+            self.read_until(cluster.processes[0].stderr, "waiting for workers 0, 1 of 2")
+            for task in range(2):
+                self.assertEqual(end(cluster.worker(task))[0], 0)
+            self.assertEqual(cluster.ends()[0][0], 0)
+
+    def test_workers_that_do_not_come(self):
+        with Cluster(1, 3, "--data-mb=1", "--iters=2", "--timeout=0.4", "--wait=1") as cluster:
+            self.assertEqual(end(cluster.worker(1, "--timeout=30"))[0], 0)
+            status, output, errors = cluster.ends()[0]
+            self.assertEqual(status, 1)
+            self.assertIn("still waiting for workers 0, 2 of 3\n", errors)
+            self.assertIn("gave up after --wait=1 s without workers 0, 2 of 3\n", errors)
+            self.assertIn("1 of 3 workers finished", output)
+
     def test_a_signal_ends_a_server(self):
         with Cluster(1, 1) as cluster:
             cluster.processes[0].send_signal(signal.SIGTERM)
@@ -190,7 +221,7 @@ class Mistakes(unittest.TestCase):
                 (["--ps-hosts=a"], "'a' is no HOST:PORT"), (["--ps-hosts=a:0"], "no port from 1"),
                 (["--ps-hosts=a:1,"], "'' is no HOST:PORT"), (["--data-mb=0"], "from 1"),
                 (["--data_mb=x"], "a number"), (["--iters=0"], "from 1"),
-                (["--assign=x"], "place, copy, add"), (["--timeout=0"], "seconds"),
+                (["--assign=x"], "place, copy, add"), (["--timeout=0"], "seconds"), (["--wait=-1"], "seconds"),
                 (["--json=/nonexistent/x"], "No such file"), (["--nonsense"], "--nonsense")):
             self.check("worker", options, 2, text, "--help")
         self.check("ps", ["--ps-hosts=a:0,a:0", "--task=2"], 2, "--ps-hosts has 2 hosts")
