@@ -5,6 +5,8 @@ import shutil
 import sys
 import time
 
+from processes import Failure
+
 
 class Console:
     def __init__(self, stream):
@@ -33,6 +35,16 @@ class Console:
 
     def done(self):
         self._clear_status()
+
+    def attempt(self, what, measure, failures):
+        """A step whose failure leaves a gap in the results, and is told."""
+        self.step(f"  {what}")
+        try:
+            return measure()
+        except Failure as failure:
+            failures.append(f"{what}: {failure}")
+            self.say(f"  {what} failed: {failure}")
+            return {}
 
     def _remaining(self):
         if self._end_of_run is None:

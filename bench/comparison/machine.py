@@ -19,6 +19,7 @@ GRPC_WITH_MORE_SOCKETS = "grpc,channels=8"
 
 @dataclass(frozen=True)
 class Programs:
+    build: str     # the folder that has them
     server: str
     client: str
     info: str
@@ -62,7 +63,7 @@ def build(settings, console):
     os.environ.setdefault("HAUL_MODULE_PATH",
                           ":".join(os.path.join(folder, name) for name in
                                    ("verbs", "dpdk", "grpc_compat")))
-    return Programs(*needed, grpc_raw if os.access(grpc_raw, os.X_OK) else None)
+    return Programs(folder, *needed, grpc_raw if os.access(grpc_raw, os.X_OK) else None)
 
 
 def transports_here(programs):

@@ -178,16 +178,26 @@ class Tensorhaul:
 
     def throughput(self, hosts, size, seconds, beside_socket=True):
         """Tensors of one size, and one plain TCP socket, one after the other."""
-        result = self._run(hosts, "throughput", size, seconds, beside_socket)
+        result, = self._run(hosts, ["--test=throughput", f"--size={size}"], seconds,
+                            WARMUP_SECONDS, beside_socket)
         return {key: result.get(key) for key in
                 ("goodput_gbps", "ceiling_gbps", "cpu_s_per_gb", "ceiling_cpu_s_per_gb",
                  "streams", "chunks_again")}
 
     def latency(self, hosts, seconds):
         """Ping-pong of tensors of 64 B, and of 64 B over one plain TCP socket."""
-        result = self._run(hosts, "latency", LATENCY_BYTES, seconds)
+        result, = self._run(hosts, ["--test=latency", f"--size={LATENCY_BYTES}"], seconds,
+                            WARMUP_SECONDS, True)
         return {"latency_us": result.get("latency_us"),
                 "ceiling_latency_us": result.get("ceiling_latency_us")}
+
+    def rates(self, hosts, loads, seconds, warmup_seconds):
+        """Small tensors; loads are the options --rate... Answers one sample for each load."""
+        results = self._run(hosts, ["--test=rate", *loads], seconds, warmup_seconds, False)
+        return [{"size_bytes": result["size_bytes"], "in_flight": result["concurrency"],
+                 "rate_per_s": result["rate_per_s"],
+                 **{f"{key}_us": (result["tensor_us"] or {}).get(key)
+                    for key in ("p50", "p99", "p99_9")}} for result in results]
 
     def _spec_on(self, hosts, host):
         if not self._past_kernel:
@@ -197,7 +207,7 @@ class Tensorhaul:
     def _listen_host(self, hosts):
         return hosts.port_address("B") if self._past_kernel else hosts.address("B")
 
-    def _run(self, hosts, test, size, seconds, beside_socket=True):
+    def _run(self, hosts, options, seconds, warmup_seconds, beside_socket):
         ceiling = (["--ceiling", f"--ceiling-connect={hosts.address('B')}:0"]
                    if beside_socket else [])
         with tempfile.TemporaryDirectory() as folder:
@@ -211,13 +221,9 @@ class Tensorhaul:
                 address = server.wait_for_file(address_file)
                 hosts.run("A", [self._programs.client,
                                 f"--transport={self._spec_on(hosts, 'A')}",
-                                f"--connect={address}", f"--test={test}", f"--size={size}",
-                                f"--seconds={seconds:g}", f"--warmup={WARMUP_SECONDS}",
+                                f"--connect={address}", *options,
+                                f"--seconds={seconds:g}", f"--warmup={warmup_seconds:g}",
                                 "--rounds=1", "--live=no", f"--json={json_file}", *ceiling],
-                          2 * (seconds + WARMUP_SECONDS) + SPARE_SECONDS)
+                          2 * (seconds + warmup_seconds) + SPARE_SECONDS)
             with open(json_file, encoding="utf-8") as file:
-                results = json.load(file)["results"]
-        for result in results:
-            if result["test"] == test:
-                return result
-        raise Failure(f"haul-bench-client answered no result of the test {test}")
+                return json.load(file)["results"]

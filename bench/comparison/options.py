@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 TRANSPORT_NAMES = ("tcp", "grpc", "verbs", "dpdk")
+EXPERIMENTS = ("goodput", "small", "clients")
 CLEAN_AND_LOSSY = (0.0, 0.01)
 SWEEP_SIZES = "4KiB,64KiB,1MiB,10MiB,100MiB"
 SIZE_UNITS = {
@@ -97,6 +98,15 @@ def parse_transport_names(text):
     return list(dict.fromkeys(names))
 
 
+def parse_experiments(text):
+    names = text.split(",")
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise argparse.ArgumentTypeError(
+                f"'{name}' is no experiment: {', '.join(EXPERIMENTS)} are")
+    return [name for name in EXPERIMENTS if name in names]
+
+
 def parse_transport_spec(text):
     check_transport_name(text.split(",")[0])
     return text
@@ -122,6 +132,11 @@ def make_parser():
     what.add_argument(
         "--transport", metavar="SPEC", dest="specs", type=parse_transport_spec, action="append",
         default=[], help="a whole transport spec, as in tcp,streams=4; may be repeated")
+    what.add_argument(
+        "--experiments", metavar="LIST", type=parse_experiments, default=",".join(EXPERIMENTS),
+        help="goodput: tensors and their latency on each path; small: 64 B and 16 KiB with 1 to "
+             "1000 in flight, and at a set rate; clients: 1 to 64 clients of one server, on a link "
+             f"of at most 1 Gb/s [{','.join(EXPERIMENTS)}]")
     what.add_argument("--ucx", action="store_true",
                       help="UCX over tcp as well (Debian: ucx-utils) [no]")
     what.add_argument(

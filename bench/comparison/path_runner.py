@@ -4,7 +4,6 @@
 from console import duration_text
 from hosts import Hosts
 from measurements import LATENCY_SECONDS, WARMUP_SECONDS, GrpcRaw, Iperf3, Tensorhaul, Ucx
-from processes import Failure
 from results import PathResults, TransportResults
 from texts import path_text, size_text
 
@@ -100,18 +99,14 @@ class PathRunner:
                         one.throughput(hosts, of, SWEEP_SECONDS, socket))
 
     def _attempt(self, path, what, measure):
-        """A failure leaves a gap in the results, and is told."""
-        self._console.step(f"  {what}")
-        try:
-            return measure()
-        except Failure as failure:
-            path.failures.append(f"{what}: {failure}")
-            self._console.say(f"  {what} failed: {failure}")
-            return {}
+        return self._console.attempt(what, measure, path.failures)
 
 
-def say_what_comes(settings, programs, specs, console):
-    seconds = expected_seconds(settings, programs, specs)
-    others = "one TCP socket, iperf3 and gRPC" if programs.grpc_raw else "one TCP socket and iperf3"
-    console.say(f"Comparing {'; '.join(specs)} with {others}: about {duration_text(seconds)}")
+def say_what_comes(settings, programs, specs, others, console):
+    """others are the experiments beside the goodput of each path."""
+    seconds = sum(one.expected_seconds() for one in others)
+    if "goodput" in settings.experiments:
+        seconds += expected_seconds(settings, programs, specs)
+    beside = "one TCP socket, iperf3 and gRPC" if programs.grpc_raw else "one TCP socket and iperf3"
+    console.say(f"Comparing {'; '.join(specs)} with {beside}: about {duration_text(seconds)}")
     console.expect(seconds)

@@ -8,6 +8,7 @@ import string
 from html import escape
 
 import output_files
+import page_parts
 from charts import SCRIPTS, draw_bars, draw_latency, draw_sizes
 from processes import Failure
 from results import divide
@@ -15,6 +16,10 @@ from summary import COLUMNS, size_rows, summarize
 from texts import gbps_text, loss_text, number_text, percent_text, rate_text, size_text
 
 TITLE = "tensorhaul beside one TCP socket"
+# Whether the goodput of paths was measured.
+LEADS = {True: "Tensors of {size} from one host to another, over the same path as a plain socket, "
+               "iperf3 and gRPC, in the same run.",
+         False: "Tensors from one host to another, in the same run."}
 
 METHOD = """
 <p>Two hosts were made on this machine: network namespaces, joined by a wire that holds the
@@ -60,64 +65,53 @@ def card(path):
 
 
 def table(path):
-    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in COLUMNS)
-    rows = "".join(
-        f'<tr class="{line.kind}">'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in line.cells()) + "</tr>\n"
-        for line in summarize(path))
-    return (f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>\n'
-            f"<tbody>{rows}</tbody></table></div>")
-
-
-def figure(caption, svg):
-    return f"<figure><figcaption>{escape(caption)}</figcaption>\n{svg}</figure>" if svg else ""
+    lines = summarize(path)
+    return page_parts.table(COLUMNS, [line.cells() for line in lines],
+                            [line.kind for line in lines])
 
 
 def section(path):
     lines = summarize(path)
     where = short_path_text(path)
     cpu = {line.label: line.cpu_s_per_gb for line in lines}
-    parts = [
-        f"<section>\n<h2>{escape(where)}</h2>",
-        f'<p class="note">The link carries {path.limit_gbps():.3f} Gb/s of payload over TCP. '
-        f"Tensors of {size_text(path.size)}.</p>",
-        figure("Goodput", draw_bars(
+    return page_parts.section(
+        where,
+        f"The link carries {path.limit_gbps():.3f} Gb/s of payload over TCP. "
+        f"Tensors of {size_text(path.size)}.",
+        page_parts.figure("Goodput", draw_bars(
             f"Goodput, {where}", lines, lambda line: line.goodputs, "Gb/s", "%.2f",
             path.limit_gbps())),
         table(path),
-        figure("Goodput over the size of a tensor", draw_sizes(
+        page_parts.figure("Goodput over the size of a tensor", draw_sizes(
             f"Goodput over size, {where}", [transport.spec for transport in path.transports],
             size_rows(path), path.limit_gbps())),
-        figure("Latency of 64 B", draw_latency(f"Latency, {where}", lines)),
-        figure("CPU seconds for each GB, both hosts", draw_bars(
-            f"CPU, {where}", lines, lambda line: [cpu[line.label]], "s/GB", "%.2f")),
-        "</section>",
-    ]
-    return "\n".join(filter(None, parts))
+        page_parts.figure("Latency of 64 B", draw_latency(f"Latency, {where}", lines)),
+        page_parts.figure("CPU seconds for each GB, both hosts", draw_bars(
+            f"CPU, {where}", lines, lambda line: [cpu[line.label]], "s/GB", "%.2f")))
 
 
-def failures(paths):
-    items = [f"<li>{escape(short_path_text(path))}: {escape(failure)}</li>"
-             for path in paths for failure in path.failures]
-    if not items:
+def failures(paths, experiments):
+    found = [*((short_path_text(path), failure) for path in paths for failure in path.failures),
+             *((one.name, failure) for one in experiments for failure in one.failures)]
+    if not found:
         return ""
+    items = "".join(f"<li>{escape(where)}: {escape(failure)}</li>" for where, failure in found)
     return ('<div class="warning"><strong>Not everything could be measured.</strong>'
-            f"<ul>{''.join(items)}</ul></div>")
+            f"<ul>{items}</ul></div>")
 
 
-def make_page(settings, results, paths):
+def make_page(settings, results, paths, experiments):
     facts = "\n".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
                       for name, value in results["host"].items())
     method = string.Template(METHOD).substitute(
         rounds=settings.rounds, seconds=f"{settings.seconds:g}")
     return string.Template(read("page.html")).substitute(
         title=TITLE,
-        lead=f"Tensors of {size_text(settings.size)} from one host to another, over the same "
-             "path as a plain socket, iperf3 and gRPC, in the same run.",
+        lead=LEADS["goodput" in settings.experiments].format(size=size_text(settings.size)),
         style=read("style.css"),
         cards=f'<div class="cards">{"".join(map(card, paths))}</div>',
-        failures=failures(paths),
-        paths="\n".join(map(section, paths)),
+        failures=failures(paths, experiments),
+        paths="\n".join([*map(section, paths), *(one.section() for one in experiments)]),
         method=method,
         machine=facts,
         command=escape("sudo " + shlex.join(results["command"])),
@@ -125,10 +119,10 @@ def make_page(settings, results, paths):
     )
 
 
-def write(folder, settings, results, paths):
-    """Answers the page's path."""
+def write(folder, settings, results, paths, experiments):
+    """experiments are those that have been run, beside the paths. Answers the page's path."""
     page = os.path.join(folder, "index.html")
-    text = make_page(settings, results, paths)
+    text = make_page(settings, results, paths, experiments)
     try:
         os.makedirs(folder, exist_ok=True)
         with open(page, "w", encoding="utf-8") as file:

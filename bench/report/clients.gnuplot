@@ -11,7 +11,7 @@ set encoding utf8
 set border 0
 set tics textcolor rgb '#010106' scale 0
 set grid ytics linetype 1 linewidth 1 linecolor rgb '#010102'
-set key outside top left vertical reverse Left textcolor rgb '#010101' samplen 1.6
+set key above left horizontal reverse Left textcolor rgb '#010101' samplen 1.6
 set xlabel 'clients' textcolor rgb '#010106'
 set xrange [0:*]
 set yrange [0:*]

@@ -13,7 +13,8 @@ from harness import (BUILD, SOURCE, Skip, check, is_sanitized, main, program, re
 
 COMPARE = os.path.join(SOURCE, "bench", "compare")
 REGISTRY = "/run/tensorhaul/testbed"
-SHORT = ["--seconds=0.5", "--rounds=2", "--size=1MiB", "--sizes=4KiB", "--loss=0", "--mtu=9000"]
+SHORT = ["--seconds=0.5", "--rounds=2", "--size=1MiB", "--sizes=4KiB", "--loss=0", "--mtu=9000",
+         "--experiments=goodput"]
 ROW_KEYS = {
     "transport", "size_bytes", "goodput_gbps", "ceiling_gbps", "ratio_to_ceiling",
     "iperf3_p1_gbps", "iperf3_p8_gbps", "payload_limit_gbps", "share_of_limit", "cpu_s_per_gb",
@@ -22,6 +23,8 @@ ROW_KEYS = {
 
 
 WITH_GRPC = os.access(os.path.join(BUILD, "bench", "grpc_raw"), os.X_OK)
+# Of the case that looks at goodput; the one of the other experiments has tcp.
+TRANSPORT = "grpc" if WITH_GRPC else "tcp"
 
 
 def require_programs():
@@ -43,6 +46,7 @@ def test_bad_input_is_named():
             ("--loss", "1"), ("--loss", "-1"), ("--size", "0"), ("--size", "5MeB"),
             ("--sizes", "1,x"), ("--seconds", "0"), ("--rounds", "0"), ("--rounds", "two"),
             ("--transports", "tcp,pigeon"), ("--transport", "pigeon,streams=2"),
+            ("--experiments", "goodput,pigeon"),
             ("--json", "/nonexistent/results"), ("--json", "/"), ("--report", "/etc/passwd/x"),
             ("--report", "/proc/x"), ("--build", "/nonexistent"), ("--colour", "red")):
         done = compare(f"{option}={value}")
@@ -64,24 +68,64 @@ def test_results_have_the_promised_form():
     with tempfile.TemporaryDirectory() as folder:
         results = os.path.join(folder, "results")
         report = os.path.join(folder, "deep", "report")
-        done = compare(f"--build={BUILD}", "--transports=tcp", f"--json={results}",
-                       f"--report={report}", *SHORT)
+        done = compare(f"--build={BUILD}", f"--transports={TRANSPORT}",
+                       f"--json={results}", f"--report={report}", *SHORT)
         check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr}")
-        check("tensorhaul tcp" in done.stdout and "iperf3 -P 8" in done.stdout, done.stdout)
+        check(f"tensorhaul {TRANSPORT}" in done.stdout and "iperf3 -P 8" in done.stdout, done.stdout)
         with open(results, encoding="utf-8") as file:
-            check_results(json.load(file), "tcp", 2)
+            check_results(json.load(file), 2)
         with open(os.path.join(report, "index.html"), encoding="utf-8") as file:
             check_page(file.read())
 
 
-def check_results(results, transport, rounds):
+def test_the_experiments_beside_goodput():
+    require_programs()
+    with tempfile.TemporaryDirectory() as folder:
+        done = compare(f"--build={BUILD}", "--transports=tcp", "--json=-", f"--report={folder}",
+                       "--seconds=0.5", "--rounds=1", "--experiments=clients,small")
+        check(done.returncode == 0, f"status {done.returncode}: {done.stderr}")
+        results = json.loads(done.stdout)
+        with open(os.path.join(folder, "index.html"), encoding="utf-8") as file:
+            page = file.read()
+    check(results["paths"] == [] and results["rdma_machine"] is None, results)
+    check_small_messages(results["small_messages"], "tcp")
+    check_many_clients(results["many_clients"])
+    # Two sizes, and below and at the link's rate.
+    check(page.count("<svg") == 4, f"{page.count('<svg')} pictures")
+    for text in ("Small messages, 10 Gb/s, MTU 9000", "Many clients on one server, 1 Gb/s"):
+        check(text in done.stderr and f"<h2>{text}" in page, text)
+
+
+def check_small_messages(found, transport):
+    check(not found["failures"], found["failures"])
+    points = [(row["size_bytes"], row["in_flight"], row["set_rate_per_s"]) for row in found["rows"]]
+    expected = [(size, number, None) for size in (64, 16384) for number in (1, 64, 1000)]
+    check(points == [*expected, (64, 1000, 20000)], points)
+    for row in found["rows"]:
+        check(row["transport"] == transport and len(row["rounds"]) == 1, row)
+        # On a busy machine none of very many may both begin and end in so short a time.
+        if row["in_flight"] < 1000:
+            check(row["rate_per_s"] > 0, row)
+            check(0 < row["p50_us"] <= row["p99_us"] <= row["p99_9_us"], row)
+
+
+def check_many_clients(found):
+    check(not found["failures"], found["failures"])
+    check([(result["transport"], result["load"], result["rate_gbps"])
+           for result in found["results"]] == [("tcp", "below", 1), ("tcp", "at", 1)], found)
+    for result in found["results"]:
+        check([row["clients"] for row in result["rows"]] == [1, 4, 16, 64], result)
+        check(all(row["goodput_gbps"] > 0 and row["p50_ms"] > 0 for row in result["rows"]), result)
+
+
+def check_results(results, rounds):
     (path,) = results["paths"]
     check(not path["failures"], path["failures"])
     check(path["path"] == {"rate_gbps": 10, "mtu": 9000, "loss": 0}, path["path"])
     main_row, small = path["rows"]
     check_baselines({baseline["name"]: baseline for baseline in path["baselines"]})
     for row in path["rows"]:
-        check(row["transport"] == transport, row)
+        check(row["transport"] == TRANSPORT, row)
         check(ROW_KEYS == set(row), f"keys {ROW_KEYS ^ set(row)}")
     check(main_row["size_bytes"] == 2**20 and small["size_bytes"] == 4096, path["rows"])
     check(abs(main_row["payload_limit_gbps"] - 9.900) < 0.001, main_row["payload_limit_gbps"])
@@ -172,12 +216,11 @@ def test_what_a_crash_left_the_next_run_removes():
         # Its programs die with it.
         for host in "ab":
             wait_until(lambda host=host: not programs_on(f"{name}-{host}"), 10, "programs end")
-        transport = "grpc" if WITH_GRPC else "tcp"
-        done = compare(f"--build={BUILD}", f"--transports={transport}", f"--report={folder}",
-                       "--json=-", *SHORT, "--rounds=1")
+        done = compare(f"--build={BUILD}", f"--transports={TRANSPORT}", f"--report={folder}",
+                       "--json=-", "--seconds=0.5", "--rounds=1", "--experiments=small")
         check(name in done.stderr and not namespaces_of(name), f"{name} is left: {done.stderr}")
         # With the results on the standard output there is nothing else on it.
-        check_results(json.loads(done.stdout), transport, 1)
+        check_small_messages(json.loads(done.stdout)["small_messages"], TRANSPORT)
 
 
 def programs_on(namespace):
