@@ -285,6 +285,35 @@ static void test_peer_exits_with_work_outstanding(void **state)
 	check_ended(load);
 }
 
+/* Its death is not looked at before: there was something that it had not read. */
+static void test_disconnect_from_a_dead_peer(void **state)
+{
+	struct world *world = *state;
+	struct block *target = block_new(world, 4000);
+	struct side *side;
+
+	skip_without_peers();
+	side = side_open(world, NULL);
+	for (int i = 0; i < 4; i++) {
+		struct peer *peer = peer_start(world, NULL);
+		struct way up, down;
+		struct entry *received;
+
+		peer_connect(peer, side, NULL, &up, &down);
+		peer_wait_accepted(peer, 1);
+		peer_stop(peer);
+		received = post_recv(&down, haul_key("k"), &target->tensor);
+		world_run_for(world, 10);
+		peer_kill(peer);
+		/* One more word for the peer, in two of the cases. */
+		if (i % 2)
+			post_recv(&down, haul_key("more"), &target->tensor);
+		haul_disconnect(up.out);
+		wait_done(received);
+		assert_int_not_equal(received->result, 0);
+	}
+}
+
 static const struct CMUnitTest tests[] = {
 	WORLD_TEST(test_f12_kill_under_load_small),
 	WORLD_TEST(test_f12_kill_under_load_medium),
@@ -294,6 +323,7 @@ static const struct CMUnitTest tests[] = {
 	WORLD_TEST(test_peer_restarted),
 	WORLD_TEST(test_connecting_peer_killed),
 	WORLD_TEST(test_peer_exits_with_work_outstanding),
+	WORLD_TEST(test_disconnect_from_a_dead_peer),
 };
 
 const struct test_table kill_tests = TABLE_OF(tests);

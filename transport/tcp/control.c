@@ -48,6 +48,21 @@ int control_small(struct backend_link *link, const struct haul_push *push)
 	return error;
 }
 
+/*
+ * A peer that leaves while this side still sends resets the connection, and its last words, which
+ * it has seen acknowledged, are there to be read. So the end is reported from behind them.
+ */
+static void write_failed(struct tcp_socket *socket, int error)
+{
+	if (error != -ECONNRESET && error != -EPIPE) {
+		link_socket_broken(socket, error);
+		return;
+	}
+	socket->writable = false;
+	socket->readable = socket->ended = true;
+	socket_ready(socket);
+}
+
 void control_write(struct backend_link *link)
 {
 	struct tcp_socket *socket = link->control;
@@ -64,12 +79,12 @@ void control_write(struct backend_link *link)
 		if (sent < 0) {
 			if (errno == EINTR)
 				continue;
-			if (errno != EAGAIN) {
-				link_socket_broken(socket, -errno);
-				return;
+			if (errno == EAGAIN) {
+				socket->writable = false;
+				socket->full = true;
+			} else {
+				write_failed(socket, -errno);
 			}
-			socket->writable = false;
-			socket->full = true;
 			return;
 		}
 		link->sent += (size_t)sent;

@@ -101,13 +101,15 @@ void tcp_disconnect(struct backend_link *link, bool in_order)
 	}
 	link->endpoint = NULL;
 	link->lost = true;
-	drop_bulk(link);
 	link->state = LINK_LEAVING;
 	link->context->leaving++;
 	link->leave_until = haul_clock() + LEAVE;
 	link_timer(link, haul_clock() + LEAVE_CHECK);
+	/* Before the other sockets end: the peer would take that for a break. */
 	control_write(link);
-	socket_ready(link->control);
+	drop_bulk(link);
+	if (link->control)
+		socket_ready(link->control);
 }
 
 unsigned tcp_leaving(struct backend_context *context)
