@@ -379,14 +379,14 @@ void link_free(struct backend_link *link)
 
 /*
  * Whoever disconnects in order destroys its data channels first, so that no byte lands any more,
- * and says goodbye over the control channel. iWARP's connections end with their queue pairs, each
- * on its own, and the news of that may be faster than the goodbye.
+ * and says goodbye over the control channel. The news of their end may be faster than the goodbye,
+ * which may have been lost and be on its way again.
  */
-bool link_awaits_last_word(struct channel *channel)
+static bool await_last_word(struct channel *channel)
 {
 	struct backend_link *link = channel->link;
 
-	if (!link->device->iwarp || link->state != LINK_OPEN || link->error)
+	if (link->state != LINK_OPEN || link->error)
 		return false;
 	if (!channel->control)
 		channel_stop(channel);
@@ -397,11 +397,17 @@ bool link_awaits_last_word(struct channel *channel)
 	return true;
 }
 
+/* iWARP's queue pairs end with their connections, so work on them may fail then. */
+bool link_awaits_last_word(struct channel *channel)
+{
+	return channel->link->device->iwarp && await_last_word(channel);
+}
+
 void link_disconnected(struct channel *channel)
 {
 	struct backend_link *link = channel->link;
 
-	if (!channel->control && link_awaits_last_word(channel))
+	if (!channel->control && await_last_word(channel))
 		return;
 	/* What the peer said before it went is there already. */
 	while (link->endpoint && !link->error && link_poll(link) > 0)
