@@ -8,6 +8,9 @@
 
 #include "verbs.h"
 
+/* How long rdma_cm waits until it sends a packet again that was lost; the kernel has it fixed. */
+#define CM_AGAIN_MS 5000
+
 /* ---- Listening --------------------------------------------------------- */
 
 static bool is_any(const struct sockaddr *address)
@@ -189,7 +192,7 @@ static void accept_control(struct backend_context *context, struct backend_liste
 	context->strangers++;
 	link->counted = true;
 	link->listener = listener->engine;
-	link->give_up_at = haul_clock() + haul_handshake_ms(context->engine) * MS;
+	link->give_up_at = haul_clock() + (haul_handshake_ms(context->engine) + CM_AGAIN_MS) * MS;
 	link_timer(link, link->give_up_at);
 	haul_address_print((struct sockaddr_storage *)rdma_get_peer_addr(request->id),
 			   link->address, sizeof(link->address));

@@ -112,7 +112,9 @@ def test_lossy_paths():
     # A reliable connection goes back to the packet that is out of order: it crawls then.
     paths = {"loss=0.1%": "1_mib*", "loss=1%": "1_mib*", "delay=2ms": "1_mib*",
              "delay=1ms reorder=5%": "4_kib", "duplicate=2%": "1_mib*", "corrupt=0.5%": "1_mib*"}
-    arguments = f"--transport={SPEC} --listen-host=$RDMA_ADDRESS_B"
+    # rdma_cm sends a packet of its own again only after 5 s.
+    spec = f"{SPEC},connect_ms=60000,handshake_ms=60000"
+    arguments = f"--transport={spec} --listen-host=$RDMA_ADDRESS_B"
     script = "\n".join(f"echo '== {path}'\nrdma-path {path}\n"
                        f"conformance {arguments} --filter='test_size_{sizes}' || exit 1"
                        for path, sizes in paths.items())
