@@ -14,7 +14,7 @@ const struct haul_option rpc_options[] = {
 	{{"window", "16MiB", "4MiB..256MiB",
 	  "bytes of one channel that may be under way, two chunks at least"},
 	 HAUL_OPTION_BYTES, AT(window), .low = 4 << 20, .high = 256 << 20},
-	{{"small", "8KiB", "0..64KiB", "tensors up to this size travel with the control messages"},
+	{{"small", "32KiB", "0..64KiB", "tensors up to this size travel with the control messages"},
 	 HAUL_OPTION_BYTES, AT(small), .high = SMALL_MAX},
 	{{"tls_ca", "", "FILE", "PEM certificates that the peer's must be signed by; this or tls_cert "
 	  "switches TLS on"},
