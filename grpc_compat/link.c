@@ -329,9 +329,41 @@ void rpc_flush(struct backend_link *link)
 
 /* ---- Ending ------------------------------------------------------------- */
 
+/* gRPC tells what its socket or OpenSSL said, and not what to do about it. NULL: nothing is known.
+ */
+static const char *connecting_advice(const struct backend_link *link, const char *text)
+{
+	const struct rpc_config *config = link->context->config;
+	bool closed = strstr(text, "Socket closed") || strstr(text, "reset by peer");
+
+	if (closed && !link->context->tls)
+		return "the peer closed the connection before it answered: most likely it wants "
+		       "TLS (tls_ca=), or it is no gRPC server";
+	if (closed && !config->tls_cert)
+		return "the peer closed the connection in the TLS handshake: most likely it wants "
+		       "a "
+		       "certificate of this side (tls_cert=, tls_key=), or it is no gRPC server";
+	if (closed)
+		return "the peer closed the connection in the TLS handshake: most likely its "
+		       "tls_ca= did not sign this side's tls_cert=, or it is no gRPC server";
+	if (strstr(text, "wrong version number"))
+		return "the peer does not speak TLS: leave out tls_ca= and tls_cert= here, or give "
+		       "it tls_cert= and tls_key=";
+	if (strstr(text, "certificate verify failed"))
+		return config->tls_ca
+			       ? "the peer's certificate is not signed by tls_ca=, or has expired"
+			       : "the peer's certificate is not known here: tls_ca= names who has "
+				 "signed it";
+	if (strstr(text, "Peer name") || strstr(text, "ostname"))
+		return "the peer's certificate is not for this address: tls_name= says for which "
+		       "name it is";
+	return NULL;
+}
+
 static void connecting_ended(struct backend_link *link, grpc_status_code status, const char *text)
 {
-	char why[240];
+	const char *advice = connecting_advice(link, text);
+	char why[WHY_MAX];
 
 	switch (status) {
 	case GRPC_STATUS_UNIMPLEMENTED:
@@ -344,13 +376,15 @@ static void connecting_ended(struct backend_link *link, grpc_status_code status,
 		link_fail(link, -ECONNREFUSED, why);
 		break;
 	case GRPC_STATUS_UNAVAILABLE:
+		snprintf(why, sizeof(why), advice ? "%s (gRPC: %s)" : "%s%s", advice ? advice : "",
+			 text);
 		connect_failed(link,
 			       strstr(text, "refused")     ? -ECONNREFUSED
 			       : strstr(text, "imed out")  ? -ETIMEDOUT
 			       : strstr(text, "handshake") ? -EPROTO
 			       : strstr(text, "http")      ? -EPROTO
 							   : -ECONNRESET,
-			       text);
+			       why);
 		break;
 	default:
 		snprintf(why, sizeof(why), "no tensorhaul of this version listens there: %s", text);

@@ -34,6 +34,9 @@
 /* Calls that a server is ready to take at once. */
 #define REQUESTS 16
 
+/* The text of a link's end, in which gRPC has its say. */
+#define WHY_MAX 480
+
 /* Chunks that were given to a stream and may not be taken yet: a ring of this size. */
 #define CHUNK_LOG 256
 
@@ -230,7 +233,7 @@ struct backend_link {
 	bool connector;
 	bool lost; /* reported, or about to be */
 	int error; /* to be reported by the next progress; 0: none */
-	char why[240];
+	char why[WHY_MAX];
 	char session[SESSION_DIGITS + 1];
 	struct sockaddr_storage *addresses; /* the connecting side: all that the name stands for */
 	unsigned address_count, address;    /* the one in use */

@@ -110,7 +110,13 @@ static void connect_failed(struct tcp_socket *socket, int error)
 	uint64_t now = haul_clock();
 	char why[128];
 
-	snprintf(why, sizeof(why), "%s", haul_strerror(error));
+	/* Any listener of this transport answers. */
+	if (error == -ECONNRESET && link->state == LINK_CONNECTING)
+		snprintf(why, sizeof(why),
+			 "the peer closed the connection before it answered: most likely another "
+			 "transport listens there, as grpc with TLS");
+	else
+		snprintf(why, sizeof(why), "%s", haul_strerror(error));
 	if (role == SOCKET_STREAM) {
 		stream_free(socket->stream);
 		link->stream_retry_at = now + STREAM_RETRY;
