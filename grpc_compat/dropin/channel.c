@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "limits.h"
+#include "sockets.h"
 
 #define NS_PER_MS UINT64_C(1000000)
 #define ASK_S 10           /* how long the question may take */
@@ -93,29 +94,41 @@ static void channel_add(grpc_channel *core_channel, const struct limits *limits)
 	pthread_rwlock_unlock(&table_lock);
 }
 
+/* Whether messages of such a channel may go aside; one that is left alone is told of. */
+static bool channel_fits(const char *target, grpc_channel_credentials *credentials,
+			 const struct limits *limits)
+{
+	static grpc_channel_credentials *insecure; /* gRPC has one for all */
+	const char *why = NULL;
+
+	if (!insecure)
+		insecure = core()->grpc_insecure_credentials_create();
+	if (credentials != insecure)
+		why = "has credentials";
+	else if (limits->compresses)
+		why = "compresses";
+	else if (limits_service_forbids(limits->service))
+		why = "has retries or limits of methods";
+	if (why)
+		layer_log(LAYER_LOG_INFO, "the channel to %s %s, and is left alone", target, why);
+	return !why;
+}
+
 grpc_channel *grpc_channel_create(const char *target, grpc_channel_credentials *credentials,
 				  const grpc_channel_args *args)
 {
-	grpc_channel *core_channel = core()->grpc_channel_create(target, credentials, args);
-	static grpc_channel_credentials *insecure; /* gRPC has one for all */
+	struct socket_arguments room;
+	grpc_channel *core_channel;
 	struct limits limits;
 
-	if (!core_channel || !layer_on())
-		return core_channel;
-	if (!insecure)
-		insecure = core()->grpc_insecure_credentials_create();
+	if (!layer_on())
+		return core()->grpc_channel_create(target, credentials, args);
 	limits_read(args, &limits);
-	if (credentials != insecure)
-		layer_log(LAYER_LOG_INFO, "the channel to %s has credentials, and is left alone",
-			  target);
-	else if (limits.compresses)
-		layer_log(LAYER_LOG_INFO, "the channel to %s compresses, and is left alone",
-			  target);
-	else if (limits_service_forbids(limits.service))
-		layer_log(LAYER_LOG_INFO,
-			  "the channel to %s has retries or limits of methods, and is left alone",
-			  target);
-	else
+	if (!channel_fits(target, credentials, &limits))
+		return core()->grpc_channel_create(target, credentials, args);
+	core_channel =
+		core()->grpc_channel_create(target, credentials, sockets_arguments(args, &room));
+	if (core_channel)
 		channel_add(core_channel, &limits);
 	return core_channel;
 }
@@ -241,7 +254,7 @@ static void join_address(const char *peer, const char *address, char *joined, si
 /* The session that the answer offers, shown on its side connection; NULL when that fails. */
 static struct session *open_session(struct asking *asking, const struct wire_answer *answer)
 {
-	char address[2 * WIRE_ADDRESS_ROOM] = "";
+	char address[SIDE_TARGET_ROOM] = "";
 	char *peer = core()->grpc_call_get_peer(asking->call);
 	struct session_terms terms = {.secret = answer->secret,
 				      .peer_limit = answer->receive_limit,

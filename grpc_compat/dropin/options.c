@@ -20,6 +20,10 @@ const struct haul_option layer_options[] = {
 	{{"wait_ms", "100", "0..60000",
 	  "how long a channel's first call waits to learn whether its server has the layer"},
 	 HAUL_OPTION_NUMBER, AT(wait_ms), .high = 60000},
+	{{"grpc_retransmit_ms", "10", "0..200",
+	  "gRPC's sockets: TCP's least retransmission timeout, from Linux 6.16 on; 0: the "
+	  "kernel's"},
+	 HAUL_OPTION_NUMBER, AT(retransmit_ms), .high = 200},
 	{{"listen", "*:0", "HOST:PORT", "where servers take side connections; * is every address"},
 	 HAUL_OPTION_TEXT, AT(listen)},
 	{{"log", "warning", "none, warning, info or debug", "what is told on standard error"},

@@ -13,6 +13,7 @@ struct layer_settings {
 	uint64_t window;    /* bytes of a stream that may be under way before its writes wait */
 	uint64_t pool;      /* bytes of free buffers that are kept */
 	uint64_t wait_ms;   /* how long a channel's first call waits to learn what its server can */
+	uint64_t retransmit_ms; /* of gRPC's own sockets; 0: the kernel's choice */
 	bool strict;
 	unsigned log;
 	char *listen;

@@ -5,6 +5,7 @@
 #include "limits.h"
 #include "request.h"
 #include "session.h"
+#include "sockets.h"
 
 #define QUESTIONS_WAITING 4 /* requests that are posted for each server */
 
@@ -213,11 +214,17 @@ static struct server *server_of(grpc_server *core_server)
 
 grpc_server *grpc_server_create(const grpc_channel_args *args, void *reserved)
 {
-	grpc_server *core_server = core()->grpc_server_create(args, reserved);
-	struct server *server = core_server && layer_on() ? calloc(1, sizeof(*server)) : NULL;
+	struct server *server = layer_on() ? calloc(1, sizeof(*server)) : NULL;
+	struct socket_arguments room;
+	grpc_server *core_server;
 
 	if (!server)
-		return core_server;
+		return core()->grpc_server_create(args, reserved);
+	core_server = core()->grpc_server_create(sockets_arguments(args, &room), reserved);
+	if (!core_server) {
+		free(server);
+		return NULL;
+	}
 	server->core = core_server;
 	limits_read(args, &server->limits);
 	server->limits.service = NULL;
@@ -256,8 +263,8 @@ static void prepare(struct server *server)
 		server->core, WIRE_METHOD, NULL, GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
 	if (server->method)
 		core()->grpc_server_register_completion_queue(server->core, questions, NULL);
-	layer_log(LAYER_LOG_INFO, "a server takes messages aside at %s over %s", address,
-		  haul_spec(side_context()));
+	layer_log(LAYER_LOG_INFO, "a server takes messages aside at %s%s over %s",
+		  *address == ':' ? "*" : "", address, haul_spec(side_context()));
 }
 
 void grpc_server_start(grpc_server *core_server)

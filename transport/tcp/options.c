@@ -30,6 +30,9 @@ const struct haul_option tcp_options[] = {
 	  "TCP's congestion control; empty: the host's, with streams=auto bbr where packets are "
 	  "lost"},
 	 HAUL_OPTION_TEXT, AT(congestion)},
+	{{"retransmit_ms", "10", "0..200",
+	  "TCP's least retransmission timeout, from Linux 6.16 on; 0: the kernel's"},
+	 HAUL_OPTION_NUMBER, AT(retransmit_ms), .high = 200},
 	{{"bind", "", "ADDRESS", "local address for connections that are made"},
 	 HAUL_OPTION_TEXT, AT(bind)},
 	{{"interface", "", "NAME", "use only this network interface (SO_BINDTODEVICE)"},

@@ -45,7 +45,8 @@ struct tcp_config {
 	uint64_t sndbuf, rcvbuf; /* HAUL_OPTION_AUTO: the kernel's choice */
 	uint64_t backlog;
 	unsigned zerocopy;
-	char *congestion; /* NULL: auto */
+	char *congestion;       /* NULL: auto */
+	uint64_t retransmit_ms; /* 0: the kernel's choice */
 	char *bind;
 	char *interface;
 	struct haul_option_range ports;
