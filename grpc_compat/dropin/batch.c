@@ -308,6 +308,9 @@ bool batch_take_descriptor(struct batch *batch, struct aftermath *aftermath)
 		if (error == -ENOMEM)
 			call_fail(call, GRPC_STATUS_RESOURCE_EXHAUSTED,
 				  "no memory for a message of that size", aftermath);
+		else if (error == -ENOBUFS)
+			call_fail(call, GRPC_STATUS_RESOURCE_EXHAUSTED,
+				  "too many messages of the peer's have not come", aftermath);
 		else if (error)
 			call_fail(call, GRPC_STATUS_UNAVAILABLE,
 				  "the side path of tensorhaul is gone", aftermath);

@@ -429,6 +429,7 @@ int side_listen(char *address, char *why, size_t room)
 struct connecting {
 	struct side_operation operation;
 	struct layer_id process; /* the server's */
+	const char *target;
 	pthread_cond_t done;
 	bool ended;
 	int result;
@@ -439,12 +440,13 @@ struct connecting {
 static TAILQ_HEAD(, connecting) connects = TAILQ_HEAD_INITIALIZER(connects);
 static pthread_cond_t connect_ended = PTHREAD_COND_INITIALIZER;
 
-static bool is_connecting(const struct layer_id *server)
+static bool is_connecting(const struct layer_id *server, const char *target)
 {
 	struct connecting *connecting;
 
 	TAILQ_FOREACH (connecting, &connects, entry) {
-		if (layer_id_equal(&connecting->process, server))
+		if (layer_id_equal(&connecting->process, server) &&
+		    !strcmp(connecting->target, target))
 			return true;
 	}
 	return false;
@@ -466,7 +468,8 @@ static void connected(struct side_operation *operation, const struct haul_comple
  */
 static int make_link(const struct layer_id *server, const char *address, struct side_link **link)
 {
-	struct connecting connecting = {.operation.done = connected, .process = *server};
+	struct connecting connecting = {
+		.operation.done = connected, .process = *server, .target = address};
 	int error;
 
 	pthread_cond_init(&connecting.done, NULL);
@@ -489,15 +492,17 @@ static int make_link(const struct layer_id *server, const char *address, struct 
 		return -ENOMEM;
 	}
 	(*link)->process = *server;
+	snprintf((*link)->target, sizeof((*link)->target), "%s", address);
 	return 0;
 }
 
-static struct side_link *find_link(const struct layer_id *server)
+static struct side_link *find_link(const struct layer_id *server, const char *target)
 {
 	struct side_link *link;
 
 	TAILQ_FOREACH (link, &links, entry) {
-		if (!link->accepted && layer_id_equal(&link->process, server))
+		if (!link->accepted && layer_id_equal(&link->process, server) &&
+		    !strcmp(link->target, target))
 			return link;
 	}
 	return NULL;
@@ -510,7 +515,7 @@ int side_connect(const struct layer_id *server, const char *address, struct side
 	int error = 0;
 
 	pthread_mutex_lock(&lock);
-	while (!(link = find_link(server)) && is_connecting(server))
+	while (!(link = find_link(server, address)) && is_connecting(server, address))
 		pthread_cond_wait(&connect_ended, &lock);
 	if (!link) {
 		error = make_link(server, address, &link);

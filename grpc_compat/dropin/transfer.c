@@ -9,8 +9,30 @@
 
 static const char broken[] = "the side path of tensorhaul broke";
 
+static atomic_uint *pieces_of(const struct transfer *transfer)
+{
+	struct side_link *link = transfer->call->session->link;
+
+	return transfer->batch ? &link->pieces_in : &link->pieces_out;
+}
+
+/* Counted on its connection until it is freed. False: there would be too many. */
+static bool count_pieces(struct transfer *transfer, unsigned pieces)
+{
+	atomic_uint *count = pieces_of(transfer);
+	unsigned most = transfer->batch ? SIDE_PIECES_IN : SIDE_PIECES_OUT;
+
+	if (atomic_fetch_add(count, pieces) + pieces > most) {
+		atomic_fetch_sub(count, pieces);
+		return false;
+	}
+	transfer->pieces = pieces;
+	return true;
+}
+
 static void transfer_free(struct transfer *transfer)
 {
+	atomic_fetch_sub(pieces_of(transfer), transfer->pieces);
 	if (transfer->message)
 		core()->grpc_byte_buffer_destroy(transfer->message);
 	if (transfer->buffer)
@@ -180,24 +202,23 @@ int transfer_send(struct call *call, grpc_byte_buffer *message, struct wire_desc
 {
 	grpc_slice_buffer *slices = &message->data.raw.slice_buffer;
 	struct transfer *transfer = transfer_new(call, slices->length);
-	int error = -ENOMEM;
+	int error;
 
 	if (!transfer)
-		return error;
+		return -ENOMEM;
 	transfer->operation.done = sent;
 	transfer->message = core()->grpc_byte_buffer_copy(message);
 	*descriptor = (struct wire_descriptor){.mark = call->mark, .bytes = slices->length};
 	if (slices->count <= WIRE_PIECES_MAX && slices->length / slices->count >= PIECE_WORTH)
 		describe_slices(&transfer->message->data.raw.slice_buffer, descriptor);
-	else
-		error = gather(transfer, slices);
-	if (transfer->buffer) {
+	if (!descriptor->pieces || !count_pieces(transfer, descriptor->pieces)) {
 		descriptor->pieces = 1;
 		descriptor->piece[0] = descriptor->bytes;
-	}
-	if (!descriptor->pieces) {
-		transfer_free(transfer);
-		return error;
+		error = count_pieces(transfer, 1) ? gather(transfer, slices) : -ENOBUFS;
+		if (error) {
+			transfer_free(transfer);
+			return error;
+		}
 	}
 	descriptor->number =
 		atomic_fetch_add(&call->session->link->next_number, descriptor->pieces);
@@ -319,6 +340,10 @@ int transfer_receive(struct call *call, struct batch *batch,
 		return -ENOMEM;
 	transfer->operation.done = received;
 	transfer->batch = batch;
+	if (!count_pieces(transfer, descriptor->pieces)) {
+		transfer_free(transfer);
+		return -ENOBUFS;
+	}
 	transfer->buffer = pool_take(descriptor->bytes);
 	if (!transfer->buffer) {
 		transfer_free(transfer);

@@ -15,6 +15,7 @@ struct transfer {
 	uint64_t bytes;
 	uint64_t placed; /* of a receive; under the call's lock, like all that follows */
 	unsigned left;   /* pieces that have not ended */
+	unsigned pieces; /* that its connection counts, or 0 */
 	int error;       /* the first that a piece ended with */
 	TAILQ_ENTRY(transfer) entry;
 };

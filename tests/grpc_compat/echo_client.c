@@ -4,6 +4,8 @@
  *
  *   echo_client TARGET [WORD=VALUE...]      (the words are in struct wish)
  *
+ * With warm=1 it makes one call before all others.
+ * With beside=TARGET it makes one call to another server before, and keeps the channel.
  * With step=1 it makes one call for each character on its standard input, and says its status; for
  * an "s" it calls Silent.
  * Its last line counts the calls by their status, as "0:12 4:3". It ends with 1 when a call that
@@ -21,10 +23,12 @@
 
 #include "steps.h"
 
+#define THREADS_MAX 256
+
 static struct wish {
-	const char *target, *method, *queue, *fork;
+	const char *target, *method, *queue, *fork, *beside;
 	unsigned long calls, messages, bytes, slices, threads, timeout_ms, random, limit, cancel,
-		ahead, compress, seed, drop, memory, step;
+		ahead, compress, seed, drop, memory, step, warm;
 } wish = {.method = "Echo",
 	  .queue = "next",
 	  .fork = "never",
@@ -44,6 +48,7 @@ static const struct word {
 	{"random", &wish.random}, {"limit", &wish.limit},       {"cancel", &wish.cancel},
 	{"ahead", &wish.ahead},   {"compress", &wish.compress}, {"seed", &wish.seed},
 	{"drop", &wish.drop},     {"memory", &wish.memory},     {"step", &wish.step},
+	{"warm", &wish.warm},
 };
 
 static grpc_channel *channel;
@@ -83,7 +88,7 @@ static bool send(struct calling *calling, unsigned long number, bool last)
 	return good;
 }
 
-static grpc_channel *make_channel(void)
+static grpc_channel *make_channel(const char *target)
 {
 	grpc_arg limit = {.type = GRPC_ARG_INTEGER, .key = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH};
 	grpc_channel_args args = {1, &limit};
@@ -91,7 +96,7 @@ static grpc_channel *make_channel(void)
 	grpc_channel *made;
 
 	limit.value.integer = (int)wish.limit;
-	made = grpc_channel_create(wish.target, credentials, &args);
+	made = grpc_channel_create(target, credentials, &args);
 	grpc_channel_credentials_release(credentials);
 	return made;
 }
@@ -251,7 +256,7 @@ static void call_once(struct steps_queue *queue, unsigned long number, const cha
 	grpc_metadata_array_init(&calling.initial);
 	grpc_metadata_array_init(&calling.trailing);
 	if (wish.drop)
-		calling.channel = make_channel();
+		calling.channel = make_channel(wish.target);
 	calling.call = grpc_channel_create_call(
 		wish.drop ? calling.channel : channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue->queue,
 		grpc_slice_from_copied_string(method), NULL, deadline, NULL);
@@ -284,6 +289,16 @@ static void call_once(struct steps_queue *queue, unsigned long number, const cha
 	grpc_slice_unref(calling.details);
 	grpc_metadata_array_destroy(&calling.initial);
 	grpc_metadata_array_destroy(&calling.trailing);
+}
+
+/* With a queue of its own. */
+static void call_alone(void)
+{
+	struct steps_queue queue;
+
+	steps_queue_open(&queue, steps_queue_type(wish.queue));
+	call_once(&queue, 0, "Echo");
+	steps_queue_close(&queue);
 }
 
 /* Resident memory, in KiB. */
@@ -355,6 +370,8 @@ static bool take_word(char *text)
 		wish.queue = value;
 	else if (!strcmp(text, "fork"))
 		wish.fork = value;
+	else if (!strcmp(text, "beside"))
+		wish.beside = value;
 	else
 		return false;
 	return true;
@@ -366,20 +383,29 @@ static bool take_word(char *text)
  */
 static void settle(void)
 {
-	struct steps_queue queue;
-
-	steps_queue_open(&queue, steps_queue_type(wish.queue));
 	wish.random = wish.drop = wish.cancel = 0;
-	call_once(&queue, 0, "Echo");
-	steps_queue_close(&queue);
+	call_alone();
+}
+
+/* A call to another server first, whose channel stays open. */
+static grpc_channel *call_beside(void)
+{
+	if (!wish.beside)
+		return NULL;
+	channel = make_channel(wish.beside);
+	call_alone();
+	return channel;
 }
 
 static void call_all(void)
 {
-	pthread_t threads[64], watcher;
+	grpc_channel *beside = call_beside();
+	pthread_t threads[THREADS_MAX], watcher;
 
 	next_call = 0;
-	channel = make_channel();
+	channel = make_channel(wish.target);
+	if (wish.warm)
+		call_alone();
 	if (!strcmp(wish.queue, "callback")) {
 		watching = grpc_completion_queue_create_for_next(NULL);
 		pthread_create(&watcher, NULL, watch, NULL);
@@ -393,6 +419,8 @@ static void call_all(void)
 		settle();
 	if (!watching) /* or else its thread goes on with it until the end */
 		grpc_channel_destroy(channel);
+	if (beside)
+		grpc_channel_destroy(beside);
 	if (wish.memory)
 		fprintf(stderr, "memory in the end: %ld KiB\n", memory_now());
 }

@@ -26,16 +26,17 @@ haul_context *forged_open(void)
 	return context;
 }
 
-void forged_send(haul_endpoint *side, uint64_t number, size_t bytes)
+void forged_send(haul_endpoint *side, uint64_t number, const uint8_t *data, size_t bytes)
 {
 	static uint8_t zeros[4096];
 	const int64_t length = (int64_t)bytes;
-	DLTensor tensor = haul_tensor(zeros, (DLDataType){kDLUInt, 8, 1}, 1, &length);
+	DLTensor tensor =
+		haul_tensor(data ? (void *)data : zeros, (DLDataType){kDLUInt, 8, 1}, 1, &length);
 	uint64_t name = htole64(number);
 	struct haul_key key = {&name, sizeof(name)};
 	int error;
 
-	if (bytes > sizeof(zeros))
+	if (!data && bytes > sizeof(zeros))
 		abort();
 	error = haul_send(side, key, &tensor, NULL, NULL);
 	if (error)
@@ -94,3 +95,123 @@ void forged_descriptor(const struct wire_mark *mark, uint64_t number, uint64_t b
 	*descriptor = (struct wire_descriptor){
 		.mark = *mark, .number = number, .bytes = bytes, .pieces = 1, .piece = {bytes}};
 }
+
+/* ---- Forgeries ----------------------------------------------------------- */
+
+static void honest(struct forgery *forgery)
+{
+	forgery->aside = FORGED_BYTES;
+}
+
+static void replayed(struct forgery *forgery)
+{
+	forgery->descriptor.number = FORGED_FIRST_NUMBER; /* the honest one's */
+	forgery->waits = true;
+}
+
+static void without_bytes(struct forgery *forgery)
+{
+	forgery->waits = true;
+}
+
+static void cut_in_head(struct forgery *forgery)
+{
+	forgery->length = WIRE_DESCRIPTOR_HEAD;
+}
+
+static void cut_in_pieces(struct forgery *forgery)
+{
+	forgery->descriptor.pieces = 3;
+	forgery->descriptor.piece[1] = forgery->descriptor.piece[2] = 1;
+	forgery->descriptor.bytes += 2;
+	forgery->length = WIRE_DESCRIPTOR_HEAD + 2 * 8;
+}
+
+static void without_pieces(struct forgery *forgery)
+{
+	forgery->descriptor.pieces = 0;
+	forgery->descriptor.bytes = 0;
+}
+
+static void with_an_empty_piece(struct forgery *forgery)
+{
+	forgery->descriptor.pieces = 2;
+}
+
+static void with_another_sum(struct forgery *forgery)
+{
+	forgery->descriptor.bytes++;
+}
+
+static void with_a_sum_that_wraps(struct forgery *forgery)
+{
+	forgery->descriptor.pieces = 2;
+	forgery->descriptor.piece[0] = UINT64_MAX;
+	forgery->descriptor.piece[1] = FORGED_BYTES + 1;
+}
+
+static void with_numbers_that_wrap(struct forgery *forgery)
+{
+	forgery->descriptor.pieces = 2;
+	forgery->descriptor.piece[1] = 1;
+	forgery->descriptor.bytes++;
+	forgery->descriptor.number = UINT64_MAX;
+}
+
+static void of_another_call(struct forgery *forgery)
+{
+	forgery->descriptor.mark.call += 7;
+}
+
+/* No descriptor of this session: a message like any other. */
+static void of_another_session(struct forgery *forgery)
+{
+	forgery->descriptor.mark.session.bytes[3] ^= 1;
+}
+
+static void of_no_session(struct forgery *forgery)
+{
+	forgery->mark.session.bytes[3] ^= 1;
+	forgery->descriptor.mark = forgery->mark;
+}
+
+static void longer_than_it_says(struct forgery *forgery)
+{
+	forgery->aside = FORGED_BYTES + 1;
+}
+
+static void shorter_than_it_says(struct forgery *forgery)
+{
+	forgery->aside = FORGED_BYTES - 1;
+}
+
+static void larger_than_any_memory(struct forgery *forgery)
+{
+	forgery->descriptor.bytes = forgery->descriptor.piece[0] = UINT64_C(1) << 62;
+}
+
+static void larger_than_a_number(struct forgery *forgery)
+{
+	forgery->descriptor.bytes = forgery->descriptor.piece[0] = UINT64_MAX;
+}
+
+const struct forgery_kind forgeries[] = {
+	{"honest", honest, GRPC_STATUS_OK},
+	{"replayed", replayed, GRPC_STATUS_DEADLINE_EXCEEDED},
+	{"without bytes", without_bytes, GRPC_STATUS_DEADLINE_EXCEEDED},
+	{"cut in its head", cut_in_head, GRPC_STATUS_INTERNAL},
+	{"cut in its pieces", cut_in_pieces, GRPC_STATUS_INTERNAL},
+	{"without pieces", without_pieces, GRPC_STATUS_INTERNAL},
+	{"with an empty piece", with_an_empty_piece, GRPC_STATUS_INTERNAL},
+	{"with another sum", with_another_sum, GRPC_STATUS_INTERNAL},
+	{"with a sum that wraps", with_a_sum_that_wraps, GRPC_STATUS_INTERNAL},
+	{"with numbers that wrap", with_numbers_that_wrap, GRPC_STATUS_INTERNAL},
+	{"of another call", of_another_call, GRPC_STATUS_INTERNAL},
+	{"of another session", of_another_session, GRPC_STATUS_OK},
+	{"of no session", of_no_session, GRPC_STATUS_UNAVAILABLE},
+	{"longer than it says", longer_than_it_says, GRPC_STATUS_INTERNAL},
+	{"shorter than it says", shorter_than_it_says, GRPC_STATUS_INTERNAL},
+	{"larger than any memory", larger_than_any_memory, GRPC_STATUS_RESOURCE_EXHAUSTED},
+	{"larger than a number", larger_than_a_number, GRPC_STATUS_RESOURCE_EXHAUSTED},
+	{NULL},
+};

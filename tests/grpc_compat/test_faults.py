@@ -12,12 +12,14 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from harness import ALL, LINKED, PATIENCE, PROGRAMS, echo, echo_client, echo_server, ended, \
-    environment, program
+from harness import ALL, LINKED, PATIENCE, PROGRAMS, Server, echo, echo_client, echo_server, \
+    ended, environment, program
 from child import Child
 
 PIDFD_GETFD = 438
 MIB = 1 << 20
+# Requests of 1,000 bytes go as they are, and their answers aside.
+INLINE_REQUESTS = "tcp,threshold=2000,wait_ms=5000,log=info"
 
 
 def memory(pid, what="VmHWM"):
@@ -142,6 +144,48 @@ class Hostile(Checks):
             self.expect_nothing_left(end)
             self.assertEqual(end.counters.sent, calls, end.errors)
             self.expect_nothing_left(server.end())
+
+
+    def hostile_server(self, *words):
+        server = Server([str(PROGRAMS / "hostile_server"), *words], None, environment(None))
+        self.addCleanup(server.kill)
+        return server, [int(word) for word in server.process.stdout.readline().split()]
+
+    def test_server_that_lies(self):
+        """A lie in an answer fails its own call; the next one on the same channel is good."""
+        server, statuses = self.hostile_server("lies")
+        with Stepping(server.target, INLINE_REQUESTS, bytes=1000) as client:
+            self.assertEqual([client.step() for _ in statuses], statuses, client.log)
+            end = client.end()
+        self.expect_nothing_left(end)
+        self.assertEqual(end.counters.received, statuses.count(0), end.errors)
+
+    def test_server_whose_bytes_never_come(self):
+        server, statuses = self.hostile_server("waits")
+        self.assertGreater(len(statuses), 0)
+        with Stepping(server.target, INLINE_REQUESTS, bytes=1000, timeout_ms=300) as client:
+            self.assertEqual([client.step() for _ in statuses], statuses, client.log)
+            self.expect_nothing_left(client.end())
+
+    def test_server_that_floods(self):
+        """Pieces that never come are bounded for each side connection: some calls fail at once, the
+        others by their deadline."""
+        server, _ = self.hostile_server("floods")
+        end = echo_client(server, INLINE_REQUESTS, bytes=1000, warm=1, calls=200, threads=100,
+                          timeout_ms=3000)
+        self.expect_nothing_left(end)
+        counts = dict(map(int, word.split(":")) for word in end.output.split())
+        self.assertEqual(set(counts), {0, 4, 8}, end.errors)
+        self.assertEqual(counts[0], end.counters.received, end.errors)
+
+    def test_server_that_claims_to_be_another(self):
+        """Messages for a server never go to one that only says that it is the same process."""
+        with echo_server(ALL) as honest:
+            server, _ = self.hostile_server("as", honest.target)
+            end = echo_client(honest, INLINE_REQUESTS, beside=server.target, bytes=1000, calls=1)
+            self.assertEqual((end.output, end.counters.received), ("0:2", 2), end.errors)
+            self.expect_nothing_left(end)
+            self.expect_nothing_left(honest.end())
 
 
 class Dying(Checks):
