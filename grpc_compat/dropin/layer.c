@@ -96,6 +96,16 @@ static char *transport_spec(const struct spec *spec)
 	return fclose(stream) ? NULL : text;
 }
 
+/* A client never listens, but a word that is wrong should be told to it, too. */
+static bool is_address(const char *text)
+{
+	const char *port = strrchr(text, ':');
+	size_t digits = port ? strspn(port + 1, "0123456789") : 0;
+
+	return digits && digits <= 5 && port > text && !port[1 + digits] &&
+	       strtoul(port + 1, NULL, 10) <= UINT16_MAX;
+}
+
 static int read_settings(const char *text, char *why, size_t room)
 {
 	struct spec spec;
@@ -104,6 +114,10 @@ static int read_settings(const char *text, char *why, size_t room)
 	if (error)
 		return error;
 	error = options_apply(layer_options, &spec, &settings, why, room);
+	if (!error && !is_address(settings.listen))
+		error = explain(why, room, -EINVAL,
+				"listen=%s: expected HOST:PORT, [IPV6]:PORT or *:PORT",
+				settings.listen);
 	if (!error && !strcmp(spec.transport, "grpc"))
 		error = explain(why, room, -EINVAL,
 				"the transport grpc would carry itself; valid are the others");

@@ -206,7 +206,7 @@ class Faults(unittest.TestCase):
                     self.assertIn("runs as plain gRPC", lines[0])
 
     def test_strict(self):
-        for wrong in ("threshold=many", "nothing=1"):
+        for wrong in ("threshold=many", "nothing=1", "listen=nowhere", "listen=*:65536"):
             process = subprocess.run(
                 [program("echo_server"), "next", "-1"], text=True, capture_output=True,
                 env=environment(f"tcp,{wrong},strict=yes"), timeout=PATIENCE, check=False,
