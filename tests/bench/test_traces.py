@@ -3,7 +3,7 @@
 """Traces from end to end: pairs of programs that write them, and haul-trace that reads them.
 
 The programs are found through HAUL_BENCH_SERVER, HAUL_BENCH_CLIENT and HAUL_TRACE; the transport
-is HAUL_TEST_SPEC, or tcp.
+is HAUL_TEST_SPEC, or tcp; memif is dpdk over shared memory, with a port for each side.
 """
 
 import json
@@ -22,6 +22,11 @@ PATIENCE = 60
 SHORT = ["--seconds=0.1", "--warmup=0", "--rounds=1"]
 
 
+def memif(folder, role, number):
+    return (f"dpdk,port={{net_memif,role={role},socket={folder}/socket,socket-abstract=no}},"
+            f"ip=10.77.0.{number}/24,hugepages=no")
+
+
 def run(*command):
     return subprocess.run(command, text=True, capture_output=True, timeout=PATIENCE, check=False)
 
@@ -35,11 +40,18 @@ class Traces(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
+    def specs(self):
+        """The server's with where it listens, and the client's."""
+        if SPEC == "memif":
+            return memif(self.folder, "server", 1), "10.77.0.1:0", memif(self.folder, "client", 2)
+        return SPEC, "127.0.0.1:0", SPEC
+
     def start_server(self, *options, spec=""):
+        server_spec, address, _ = self.specs()
         reader, writer = os.pipe()
         server = subprocess.Popen(
-            [SERVER, "--listen=127.0.0.1:0", f"--transport={SPEC}{spec}", f"--ready-fd={writer}",
-             "--no-ceiling", *options],
+            [SERVER, f"--listen={address}", f"--transport={server_spec}{spec}",
+             f"--ready-fd={writer}", "--no-ceiling", *options],
             pass_fds=[writer], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         os.close(writer)
         self.addCleanup(server.communicate)
@@ -51,7 +63,7 @@ class Traces(unittest.TestCase):
         """A run with a trace on both sides; their paths, the client's first."""
         client, server = self.path("client"), self.path("server")
         process, address = self.start_server("--once", f"--trace={server}", spec=spec)
-        done = run(CLIENT, f"--connect={address}", f"--transport={SPEC}{spec}",
+        done = run(CLIENT, f"--connect={address}", f"--transport={self.specs()[2]}{spec}",
                    f"--trace={client}", *SHORT, *options)
         self.assertEqual(done.returncode, 0, done.stderr)
         _, errors = process.communicate(timeout=PATIENCE)

@@ -5,6 +5,7 @@ conformance suite, each in a machine of its own.
 The figures of such a machine say nothing; what arrives, and how it ends, does.
 """
 
+import json
 import os
 import re
 import sys
@@ -27,21 +28,24 @@ SANITIZED_GROUPS = "types,keys,cancel,refuse,ends,completion,auth,statistics,bad
 SECONDS = 900
 
 
-def suite(name, arguments, device="rxe", path="", options=(), seconds=SECONDS):
-    """Runs a cmocka program in the machine; its own lines are passed on."""
-    command = f"{path}\n{os.path.basename(name)} {arguments}"
-    ended = run(command, seconds=seconds, device=device, programs=[name], libraries=MODULE,
-                options=options)
+def suite(name, arguments, device="rxe", path="", after="", programs=(), options=(),
+          seconds=SECONDS):
+    """Runs a cmocka program in the machine, and a script after it; its own lines are passed on."""
+    command = f"{path}\n{os.path.basename(name)} {arguments} || exit\n{after}"
+    ended = run(command, seconds=seconds, device=device, programs=[name, *programs],
+                libraries=MODULE, options=options)
     for line in ended.output.splitlines():
         if re.match(r"\[ +(RUN|OK|FAILED|SKIPPED|ERROR) +\]|SKIP|ERROR|.* died in", line):
             print(line)
     check(ended.status == 0, f"status {ended.status}:\n{ended.output[-6000:]}\n"
                              f"{ended.errors[-2000:]}")
+    return ended.output
 
 
 def conformance(more="", spec=SPEC, listen="$RDMA_ADDRESS_B", **arguments):
-    suite("tests/conformance/conformance",
-          f"--transport={spec} --listen-host={listen} --scale=quarter {more}", **arguments)
+    return suite(
+        "tests/conformance/conformance",
+        f"--transport={spec} --listen-host={listen} --scale=quarter {more}", **arguments)
 
 
 def test_host_without_adapter():
@@ -73,9 +77,42 @@ def test_conformance_over_siw():
                 device="siw", listen="*")
 
 
+# Both sides of some tensors with a trace, and what it says of them.
+TRACED = """
+haul-bench-server --transport=verbs --listen=$RDMA_ADDRESS_B:0 --no-ceiling --once --ready-fd=3 \\
+    --trace=/tmp/server 3>/tmp/address >/tmp/said 2>&1 &
+server=$!
+until [[ -s /tmp/address ]] || ! kill -0 $server; do sleep 0.1; done
+haul-bench-client --transport=%s --connect=$(</tmp/address) --size=1MiB --concurrency=2 \\
+    --count=20 --rounds=1 --warmup=0 --live=no --trace=/tmp/client >/tmp/said_too 2>&1 &&
+    wait $server && echo "== TRACES" && haul-trace --json=- /tmp/client /tmp/server ||
+    { cat /tmp/said /tmp/said_too; exit 1; }
+"""
+
+
+def check_traces(output):
+    """Each send met its receive, and the shares of its time are all of it."""
+    found = json.loads(output.split("== TRACES\n")[1])
+    for file in found["files"]:
+        check(file["whole"] and file["lost"] == 0, file)
+        check(file["transport_options"].startswith("verbs,"), file)
+    ways = {group["way"]: group for group in found["sizes"] if group["size"] == "up to 1 MiB"}
+    check({group["tensors"] for group in ways.values()} == {ways["send"]["tensors"]}, ways)
+    check(ways["send"]["tensors"] >= 20, ways)
+    for way in ("send", "receive"):
+        group = ways[way]
+        shares = sum(group[f"{name}_us"] for name in ("wait", "checksum", "move", "copy",
+                                                      "complete"))
+        check(abs(shares - group["mean_us"]) <= 1e-3 * group["mean_us"], group)
+
+
 def test_ipv6():
-    conformance("--groups=types,auth", spec="verbs,bind=$RDMA_ADDRESS6_A",
-                listen="[$RDMA_ADDRESS6_B]")
+    """And traces, in the same machine."""
+    output = conformance("--groups=types,auth", spec="verbs,bind=$RDMA_ADDRESS6_A",
+                         listen="[$RDMA_ADDRESS6_B]", after=TRACED % SPEC,
+                         programs=[f"bench/haul-{name}" for name in
+                                   ("bench-server", "bench-client", "trace")])
+    check_traces(output)
 
 
 def test_without_windows():
