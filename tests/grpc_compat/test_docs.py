@@ -9,7 +9,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import LIBRARY, PATIENCE, Server, ended, environment, program
+from harness import LIBRARY, PATIENCE, Server, ended, environment
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "grpc_compat.md"
 
@@ -34,16 +34,13 @@ class Examples(unittest.TestCase):
                 "PKG_CONFIG_PATH": os.environ["DROPIN_PKG_CONFIG"]}
 
     def test_client_and_server(self):
-        (self.folder / "client.c").write_text(
-            re.search(r"^```c\n(.*?)^```$", self.page, re.DOTALL | re.MULTILINE).group(1),
-            encoding="utf-8")
-        subprocess.run(["sh", "-c", self.line("cc client.c .*")], cwd=self.folder, check=True,
-                       env=self.variables(), timeout=PATIENCE)
-        (self.folder / "server").write_text(
-            f"#!/bin/sh\nexec {program('echo_server')} next -1\n", encoding="utf-8")
-        (self.folder / "server").chmod(0o755)
-        with Server(["sh", "-c", f"cd {self.folder}; {self.line('LD_PRELOAD=.*/server')}"], None,
-                    self.variables()) as server:
+        sources = re.findall(r"^```c\n(.*?)^```$", self.page, re.DOTALL | re.MULTILINE)
+        for name, source in zip(("client", "server"), sources, strict=True):
+            (self.folder / f"{name}.c").write_text(source, encoding="utf-8")
+            subprocess.run(["sh", "-c", self.line(f"cc {name}.c .*")], cwd=self.folder, check=True,
+                           env=self.variables(), timeout=PATIENCE)
+        serve = f"cd {self.folder}; exec env {self.line('LD_PRELOAD=.*/server')}"
+        with Server(["sh", "-c", serve], None, self.variables()) as server:
             for command, aside in ((self.line("LD_PRELOAD=.*/client"), True), ("./client", False)):
                 command = command.replace("=tcp", "=tcp,log=info,wait_ms=5000")
                 client = subprocess.run(["sh", "-c", f"{command} {server.target}"],

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from harness import ALL, LINKED, NOTHING, PATIENCE, Server, echo, echo_client, e
     environment, program
 
 MATRIX = os.environ.get("DROPIN_MATRIX")
+WORDS = ALL.partition(",")[2]
 
 
 def has_ruby():
@@ -80,6 +82,22 @@ class Aside(unittest.TestCase):
                 self.assertEqual(client.counters.sent, 3)
         finally:
             Path(path).unlink(missing_ok=True)
+
+
+    @unittest.skipUnless(os.environ.get("DROPIN_DPDK"), "no dpdk, or a build with sanitizers")
+    def test_random_calls_over_memif(self):
+        """Sizes, cancellations and deadlines at random over shared memory, large and small ones."""
+        with tempfile.TemporaryDirectory() as folder:
+            server, client = (
+                f"dpdk,port={{net_memif,role={role},socket={folder}/socket,socket-abstract=no}},"
+                f"ip=10.77.0.{host}/24,listen=10.77.0.{host}:0,{WORDS}"
+                for role, host in (("server", 1), ("client", 2)))
+            ends = echo(server, client, calls=200, random=1, bytes=200000, threads=4, method="Chat",
+                        seed=os.getpid())
+        for end in ends:
+            self.assertEqual((end.status, end.counters[-3:]), (0, (0, 0, 0)), end.errors)
+        self.assertGreater(ends[0].counters.sent, 100, ends[0].errors)
+        self.assertGreater(ends[1].counters.sent, 100, ends[1].errors)
 
 
 class OtherLanguages(unittest.TestCase):
