@@ -10,7 +10,7 @@ const struct haul_option layer_options[] = {
 	/* First, so that it holds for what is wrong with the others. */
 	{{"strict", "no", "yes or no", "end the program instead of running as plain gRPC"},
 	 HAUL_OPTION_SWITCH, AT(strict)},
-	{{"threshold", "256KiB", "1..1TiB", "messages of this size and above go aside"},
+	{{"threshold", "1MiB", "1..1TiB", "messages of this size and above go aside"},
 	 HAUL_OPTION_BYTES, AT(threshold), .low = 1, .high = UINT64_C(1) << 40},
 	{{"window", "16MiB", "0..1TiB",
 	  "bytes of one stream that may be on their way before its writes wait"},
