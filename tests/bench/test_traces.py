@@ -6,6 +6,7 @@ The programs are found through HAUL_BENCH_SERVER, HAUL_BENCH_CLIENT and HAUL_TRA
 is HAUL_TEST_SPEC, or tcp; memif is dpdk over shared memory, with a port for each side.
 """
 
+import errno
 import json
 import os
 import re
@@ -193,6 +194,36 @@ class Traces(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("the end is missing", done.stdout)
         self.assertIn("the end is missing", done.stderr)
+
+    def test_receives_that_are_left_over_did_not_fail(self):
+        client, server = self.record("--size=64KiB", "--concurrency=4", "--count=20")
+        self.assertEqual(self.summary(client)["files"][0]["failed"], 0)
+        counts = self.summary(server)["files"][0]
+        self.assertEqual(counts["failed"], 0)
+        # And perhaps the one for the client's next wish.
+        self.assertIn(counts["still_waited"], (4, 5))
+        done = run(TRACE, server)
+        self.assertRegex(done.stdout, r" tensors, 0 failed, [45] receives still waited at the end")
+
+    def test_what_is_a_failure(self):
+        """A send that nobody took, what ended in the middle of a tensor, and all other errors."""
+        path = self.path("made")
+        events = [{"ph": "M", "name": "tensorhaul_trace",
+                   "args": {"version": 1, "program": "p", "host": "h", "spec": "tcp"}}]
+        for name, result, move in (
+                ("send", 0, 1), ("receive", 0, 1),
+                ("receive", -errno.ECANCELED, 0), ("receive", -errno.ECONNRESET, 0),
+                ("receive", -errno.ECANCELED, 1), ("receive", -errno.ETIMEDOUT, 0),
+                ("send", -errno.ECONNRESET, 0)):
+            events.append({"ph": "b", "cat": "tensor", "name": name, "ts": 10,
+                           "args": {"bytes": 8, "result": result, "wait_us": 1, "checksum_us": 0,
+                                    "move_us": move, "copy_us": 0, "kernel_us": 0,
+                                    "complete_us": 1}})
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("[\n" + ",\n".join(json.dumps(event) for event in events) + "\n]\n")
+        counts = self.summary(path)["files"][0]
+        self.assertEqual([counts[name] for name in ("tensors", "still_waited", "failed")],
+                         [2, 2, 3])
 
     def test_only_one_side_has_a_trace(self):
         server, address = self.start_server("--once")
