@@ -235,8 +235,12 @@ class Mistakes(unittest.TestCase):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            self.check("worker", [f"--ps-hosts={address}", "--data-mb=1", "--timeout=0.3"], 1,
-                       f"ps 0 ({address}): can't be reached")
+            status, _, errors = end(start("worker", f"--ps-hosts={address}", "--data-mb=1",
+                                          "--timeout=0.3"))
+            self.assertEqual(status, 1)
+            self.assertIn(f"ps 0 ({address}): can't be reached", errors)
+            # It is told once, not at each of its attempts.
+            self.assertNotIn(f"endpoint {address} ended", errors)
 
     def test_what_the_two_sides_do_not_agree_on(self):
         for options, text in ((["--data-mb=2"], "--data-mb=1, the worker 2"),

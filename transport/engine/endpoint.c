@@ -138,8 +138,9 @@ void endpoint_lost(haul_endpoint *endpoint, int error, const char *why)
 
 	if (before == ENDPOINT_LOST)
 		return;
-	haul_log(error ? HAUL_LOG_WARNING : HAUL_LOG_INFO, "endpoint %s ended: %s",
-		 endpoint->address, why);
+	/* Who connects is told by the completion, and may well try again until a peer is there. */
+	haul_log(error && !endpoint->connect ? HAUL_LOG_WARNING : HAUL_LOG_INFO,
+		 "endpoint %s ended: %s", endpoint->address, why);
 	endpoint->state = ENDPOINT_LOST;
 	endpoint->lost_error = error;
 	snprintf(endpoint->lost_why, sizeof(endpoint->lost_why), "%s", why);
