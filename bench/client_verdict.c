@@ -143,9 +143,10 @@ static void say_all(const struct path_facts *facts, struct path_verdict *verdict
 	switch (verdict->all) {
 	case LIMIT_CORES:
 		SAY(verdict, 2,
-		    "All together the cores of this host limit them: %.1f of %.0f are in use at "
-		    "%.3g Gb/s%s.",
-		    best->client_cores, facts->cpus, best->gbps,
+		    "All together the cores of this host limit them: %.1f of %.0f are busy at "
+		    "%.3g Gb/s, %.1f of them with this%s.",
+		    fmax(best->host_busy * facts->cpus, best->client_cores), facts->cpus,
+		    best->gbps, best->client_cores,
 		    facts->mtu < 9000 ? "; an MTU of 9000 on the whole path makes it cheaper" : "");
 		break;
 	case LIMIT_SENDER_CORE:

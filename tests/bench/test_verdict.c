@@ -115,7 +115,8 @@ static void cores(void **state)
 	}
 	verdict = judge(&facts);
 	assert_int_equal(verdict.all, LIMIT_CORES);
-	assert_non_null(strstr(verdict.words[2], "6.0 of 8"));
+	assert_non_null(strstr(verdict.words[2], "7.9 of 8 are busy"));
+	assert_non_null(strstr(verdict.words[2], "6.0 of them with this"));
 	/* The same, by others. */
 	for (int i = 1; i < 3; i++)
 		facts.steps[i].client_cores = 0.5;
