@@ -271,7 +271,8 @@ static void print(const struct diagnosis *diagnosis, const struct path_verdict *
 	fprintf(file, "%s: %.3f Gb/s", bench_spec_name(name, diagnosis->spec),
 		facts->transport_gbps);
 	if (!isnan(facts->transport_streams))
-		fprintf(file, " with %.0f streams", facts->transport_streams);
+		fprintf(file, " with %.0f stream%s", facts->transport_streams,
+			facts->transport_streams == 1 ? "" : "s");
 	fputs("\n\n", file);
 	for (size_t i = 0; i < ARRAY_LENGTH(verdict->words); i++)
 		if (verdict->words[i][0])

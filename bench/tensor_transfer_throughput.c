@@ -60,8 +60,10 @@ static struct poptOption option_table[] = {
 	{"worker-hosts", 0, SHOWN, &given.worker_hosts, 0,
 	 "the workers; only their number counts, they do not listen", "HOST:PORT,..."},
 	{"task", 0, SHOWN, &given.task, 0, "which one of its list this process is, from 0", "N"},
-	{"data-mb", 0, SHOWN, &given.data_mb, 0, "size of a variable, in 10^6 bytes", "N"},
-	{"iters", 0, SHOWN, &given.iters, 0, "measured iterations, after one that is not", "N"},
+	{"data-mb", 0, SHOWN, &given.data_mb, 0,
+	 "size of a variable, in 10^6 bytes, the same for all processes", "N"},
+	{"iters", 0, SHOWN, &given.iters, 0,
+	 "measured iterations, after one that is not, the same for all processes", "N"},
 	{"assign", 0, SHOWN, &given.assign, 0,
 	 "place: the tensor arrives in the variable; copy: in a buffer, and is copied into it; "
 	 "add: "
@@ -138,9 +140,10 @@ static void parse(int argc, const char **argv, struct transfer_options *options)
 			    options->servers.hosts[i]);
 	own = options->server ? &options->servers : &options->workers;
 	if (bench_parse_number(given.task, 0, own->count - 1, &task))
-		bench_usage_error("--task=%s: expected a number from 0 to %u, as --%s has %u hosts",
-				  given.task, own->count - 1,
-				  options->server ? "ps-hosts" : "worker-hosts", own->count);
+		bench_usage_error(
+			"--task=%s: expected a number from 0 to %u, as --%s has %u host%s",
+			given.task, own->count - 1, options->server ? "ps-hosts" : "worker-hosts",
+			own->count, own->count == 1 ? "" : "s");
 	options->task = (unsigned)task;
 	options->bytes = option_number("data-mb", given.data_mb, 1, MB_MOST) * MB;
 	options->iterations = option_number("iters", given.iters, 1, UINT32_MAX);

@@ -213,7 +213,7 @@ class Mistakes(unittest.TestCase):
 
     def test_options(self):
         for options, text in (
-                (["--task=1"], "--worker-hosts has 1 hosts"), (["--task=x"], "from 0 to 0"),
+                (["--task=1"], "--worker-hosts has 1 host\n"), (["--task=x"], "from 0 to 0"),
                 (["--worker-hosts=a:1,b:2", "--task=2"], "from 0 to 1, as --worker-hosts has 2"),
                 (["--ps-hosts=a:1,b:2,a:1"], "a:1 is there twice"),
                 (["--worker_hosts=a:1,a:1"], "a:1 is there twice"),
