@@ -51,6 +51,10 @@ static void check_options(void)
 	if (!options.count)
 		bench_usage_error("which traces? Give the files that --trace or the option trace "
 				  "wrote");
+	for (size_t i = 0; i < options.count; i++)
+		for (size_t n = 0; n < i; n++)
+			if (strcmp(options.paths[i], options.paths[n]) == 0)
+				bench_usage_error("%s is there twice", options.paths[i]);
 	check_output("merge", options.merge);
 	check_output("json", options.json);
 }
@@ -92,8 +96,9 @@ static bool read_all(struct trace_file *files)
 	}
 	if (trace_align(files, options.count, why, sizeof(why)))
 		return true;
-	bench_complain("%s", why);
-	return false;
+	/* Each file alone can be summed up all the same. */
+	bench_complain("%s%s", options.merge ? "" : "warning: ", why);
+	return !options.merge;
 }
 
 static bool write_json(const struct trace_file *files)

@@ -158,8 +158,8 @@ bool trace_align(struct trace_file *files, size_t count, char *why, size_t room)
 		if (i == left || !share_a_link(&files[i], &files[left]))
 			continue;
 		snprintf(why, room,
-			 "%s and %s share an endpoint, but neither measured the other's clock: a "
-			 "side was ended right after it was connected",
+			 "%s and %s share an endpoint, but neither measured the other's clock: "
+			 "the run was over too soon",
 			 files[i].path, files[left].path);
 		return false;
 	}

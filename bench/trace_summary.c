@@ -132,7 +132,7 @@ static struct received *collect_received(const struct trace_file *files, size_t 
 	list = calloc(room, sizeof(*list));
 	*found = 0;
 	for (size_t i = 0; list && i < count; i++)
-		for (size_t n = 0; n < files[i].tensor_count; n++)
+		for (size_t n = 0; files[i].alignment.known && n < files[i].tensor_count; n++)
 			if (!files[i].tensors[n].send && files[i].tensors[n].result == 0)
 				list[(*found)++] =
 					(struct received){&files[i].tensors[n], &files[i]};
@@ -173,7 +173,7 @@ static void group_both(struct groups *groups, const struct trace_file *files, si
 	struct received *list = collect_received(files, count, &found);
 
 	for (size_t i = 0; list && count > 1 && i < count; i++)
-		for (size_t n = 0; n < files[i].tensor_count; n++) {
+		for (size_t n = 0; files[i].alignment.known && n < files[i].tensor_count; n++) {
 			const struct tensor *sent = &files[i].tensors[n];
 			struct received key = {sent, &files[i]}, *other;
 
@@ -301,7 +301,10 @@ static void print_file(const struct trace_file *file, bool first, FILE *out)
 		fprintf(out, ", %.0f receive%s still waited at the end", sums.waited,
 			sums.waited == 1 ? "" : "s");
 	fputc('\n', out);
-	if (!first)
+	if (!file->alignment.known)
+		fprintf(out,
+			"  clock: unknown, so that its tensors are not laid over the others\n");
+	else if (!first)
 		fprintf(out, "  clock: %+.3f us to the first file's, at most %.3f us wrong\n",
 			file->alignment.offset, file->alignment.uncertainty);
 	fprintf(out,
@@ -391,6 +394,7 @@ void trace_summary_print(const struct trace_file *files, size_t count, FILE *out
 static void add_file(cJSON *array, const struct trace_file *file)
 {
 	struct sums sums = sum_up(file);
+	const struct alignment *clock = &file->alignment;
 	cJSON *object = cJSON_CreateObject(), *spans;
 
 	cJSON_AddItemToArray(array, object);
@@ -405,9 +409,9 @@ static void add_file(cJSON *array, const struct trace_file *file)
 	bench_json_number(object, "copy_s", sums.copy);
 	bench_json_number(object, "copy_share", share_of(sums.copy, sums.seconds));
 	bench_json_number(object, "kernel_s", sums.kernel);
-	bench_json_number(object, "clock_offset_us", file->alignment.offset);
-	bench_json_number(object, "clock_drift", file->alignment.drift);
-	bench_json_number(object, "clock_uncertainty_us", file->alignment.uncertainty);
+	bench_json_number(object, "clock_offset_us", clock->known ? clock->offset : NAN);
+	bench_json_number(object, "clock_drift", clock->known ? clock->drift : NAN);
+	bench_json_number(object, "clock_uncertainty_us", clock->known ? clock->uncertainty : NAN);
 	bench_json_number(object, "lost", file->lost);
 	cJSON_AddBoolToObject(object, "whole", file->whole);
 	spans = cJSON_AddArrayToObject(object, "spans");

@@ -165,11 +165,20 @@ class Traces(unittest.TestCase):
         found = self.summary(server, client, client + ".2", client + ".3")
         self.assertEqual(self.group(found, "send", "up to 256 KiB")["tensors"],
                          self.group(found, "send and receive", "up to 256 KiB")["tensors"])
-        # Two clients have only the server in common.
+        # Two clients have only the server in common: no merge, but what each has done.
+        merged = self.path("merged")
+        done = run(TRACE, f"--merge={merged}", client, client + ".2")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn(client + ".2 shares no endpoint", done.stderr)
+        self.assertFalse(os.path.exists(merged))
         done = run(TRACE, client, client + ".2")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("shares no endpoint", done.stderr)
-        self.assertIn(client + ".2", done.stderr)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("warning: " + client + ".2 shares no endpoint", done.stderr)
+        self.assertIn("clock: unknown", done.stdout)
+        found = self.summary(client, client + ".2")
+        self.assertEqual([file["clock_offset_us"] for file in found["files"]], [0, None])
+        self.assertTrue(all(file["tensors"] > 0 for file in found["files"]))
+        self.assertNotIn("send and receive", [group["way"] for group in found["sizes"]])
 
     def test_a_side_that_is_killed_leaves_what_it_wrote(self):
         client, server = self.path("client"), self.path("server")
@@ -282,6 +291,7 @@ class BadInput(unittest.TestCase):
                 (("--merge=/nowhere/merged", missing), 2, "--merge=/nowhere/merged: No such file"),
                 ((f"--merge={missing}", missing), 2, "one of the files that are read"),
                 ((f"--json={missing}", missing), 2, "one of the files that are read"),
+                ((missing, missing), 2, f"{missing} is there twice"),
                 (("--wrong",), 2, "--wrong")):
             with self.subTest(arguments=arguments):
                 done = run(TRACE, *arguments)
