@@ -13,8 +13,8 @@ HOSTS_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hosts")
 class Hosts:
     """Host A and host B, joined by a wire; a context manager that removes them again."""
 
-    def __init__(self, rate="10gbit", mtu=9000, loss=0):
-        self._options = [f"--rate={rate}", f"--mtu={mtu}", f"--loss={loss:.9f}"]
+    def __init__(self, rate="10gbit", mtu=9000, loss=0, queue="host"):
+        self._options = [f"--rate={rate}", f"--mtu={mtu}", f"--loss={loss:.9f}", f"--queue={queue}"]
         self.name = None
 
     def __enter__(self):

@@ -90,12 +90,13 @@ load_wire() {
 }
 
 load_wire_at() {
-	local device=$1 threshold=$2 object=$3 other="port-b"
+	local device=$1 threshold=$2 object=$3 other="port-b" is_switch=0
 	[[ $device == port-a ]] || other="port-a"
+	[[ $(registry_get "$name" queue host) == host ]] || is_switch=1
 	clang -O2 -g -Wall -Werror -target bpf -I"/usr/include/$(uname -m)-linux-gnu" \
 		-DOTHER_DEVICE="$(device_index "$other")" -DLOSS_THRESHOLD="${threshold}ull" \
 		-DTHROTTLED_PORT="$(registry_get "$name" throttled_port 0)" \
-		-DSLOW_LANE=$slow_lane_number \
+		-DSLOW_LANE=$slow_lane_number -DIS_SWITCH=$is_switch \
 		-c "$here/wire.bpf.c" -o "$object" &&
 		tc -n "$name-wire" filter replace dev "$device" ingress prio 1 handle 1 \
 			bpf direct-action object-file "$object" section tc

@@ -10,6 +10,10 @@
  *   LOSS_THRESHOLD  the fraction to lose, times 2^32 (2^32 loses every frame)
  *   THROTTLED_PORT  TCP frames to or from this port take the slow lane; 0: none
  *   SLOW_LANE       the class of the queueing discipline that is the slow lane
+ *   IS_SWITCH       1: what waits for the line is the sender's no more. A frame keeps its socket
+ *                   on its way to the other host, and TCP holds back what it counts as not yet
+ *                   sent (small queues): beside flows that fill the line's queue a socket would
+ *                   get next to nothing. A clone has no socket.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -23,6 +27,8 @@
 
 static __u32 (*random_u32)(void) = (void *)BPF_FUNC_get_prandom_u32;
 static long (*redirect)(__u32 device, __u64 flags) = (void *)BPF_FUNC_redirect;
+static long (*clone_redirect)(struct __sk_buff *frame, __u32 device,
+			      __u64 flags) = (void *)BPF_FUNC_clone_redirect;
 static long (*load_bytes)(const void *frame, __u32 offset, void *to,
 			  __u32 length) = (void *)BPF_FUNC_skb_load_bytes;
 
@@ -63,6 +69,10 @@ SECTION("tc") int carry(struct __sk_buff *frame)
 		return TC_ACT_SHOT;
 	if (THROTTLED_PORT && is_throttled(frame))
 		frame->priority = SLOW_LANE;
+	if (IS_SWITCH) {
+		clone_redirect(frame, OTHER_DEVICE, 0);
+		return TC_ACT_STOLEN;
+	}
 	return redirect(OTHER_DEVICE, 0);
 }
 

@@ -39,7 +39,7 @@ def test_bad_values_are_named():
         for arguments in (["make", "--owner=1", "--rate=fast"], ["make", "--owner=1", "--rate=0gbit"],
                           ["make", "--owner=1", "--mtu=100"], ["make", "--owner=1", "--mtu=70000"],
                           ["make", "--owner=1", "--loss=2"], ["make", "--owner=1", "--loss=-1"],
-                          ["make", "--owner=999999999"], ["make", "--owner=1", "--color=red"],
+                          ["make", "--owner=1", "--queue=mine"], ["make", "--owner=999999999"], ["make", "--owner=1", "--color=red"],
                           ["loss", name, "many"], ["rate", name, "10"], ["throttle", name, "0"],
                           ["throttle", name, "80", "slow"], ["exec", name, "C", "true"],
                           ["loss", "nobody", "0"], ["fly"]):
@@ -87,12 +87,30 @@ def test_cut_and_mend():
         check(count_arriving(hosts, 100) >= 100, "frames don't cross the mended cable")
 
 
-def goodput_gbps(hosts, *options):
+def iperf3(hosts, *options):
+    """What a second of one socket's looked like at its end."""
     with hosts.start("B", ["iperf3", "--server", "--one-off", "--forceflush"]) as server:
         server.wait_for_line("Server listening")
-        answer = json.loads(hosts.run("A", ["iperf3", "--client", hosts.address("B"), "--json",
-                                            "--time", "1", "--congestion", "cubic", *options], 30))
-    return answer["end"]["sum_received"]["bits_per_second"] / 1e9
+        return json.loads(hosts.run("A", ["iperf3", "--client", hosts.address("B"), "--json",
+                                          "--time", "1", "--congestion", "cubic", *options],
+                                    30))["end"]
+
+
+def goodput_gbps(hosts, *options):
+    return iperf3(hosts, *options)["sum_received"]["bits_per_second"] / 1e9
+
+
+def test_whose_queue_it_is():
+    """TCP keeps its own queue short, and can't see that of a switch."""
+    require_root()
+    delays = {}
+    for queue in ("host", "switch"):
+        with Hosts(rate="100mbit", mtu=1500, queue=queue) as hosts:
+            end = iperf3(hosts)
+            delays[queue] = end["streams"][0]["sender"]["max_rtt"]
+            goodput = end["sum_received"]["bits_per_second"]
+            check(goodput > 70e6, f"{queue}: {goodput} b/s")
+    check(delays["switch"] > 3 * delays["host"], f"us: {delays}")
 
 
 def test_rate_and_throttle():
