@@ -333,9 +333,14 @@ void rpc_flush(struct backend_link *link)
  */
 static const char *connecting_advice(const struct backend_link *link, const char *text)
 {
+	/* It depends on what was under way when the peer closed. */
+	static const char *const closings[] = {"Socket closed", "Transport closed", "reset by peer",
+					       "Broken pipe"};
 	const struct rpc_config *config = link->context->config;
-	bool closed = strstr(text, "Socket closed") || strstr(text, "reset by peer");
+	bool closed = false;
 
+	for (size_t i = 0; i < sizeof(closings) / sizeof(closings[0]); i++)
+		closed = closed || strstr(text, closings[i]);
 	if (closed && !link->context->tls)
 		return "the peer closed the connection before it answered: most likely it wants "
 		       "TLS (tls_ca=), or it is no gRPC server";
