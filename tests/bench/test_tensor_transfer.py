@@ -188,12 +188,12 @@ class Ends(unittest.TestCase):
             self.assertEqual(cluster.ends()[0][0], 0)
 
     def test_workers_that_do_not_come(self):
-        with Cluster(1, 3, "--data-mb=1", "--iters=2", "--timeout=0.4", "--wait=1") as cluster:
+        with Cluster(1, 3, "--data-mb=1", "--iters=2", "--timeout=0.4", "--wait=4") as cluster:
             self.assertEqual(end(cluster.worker(1, "--timeout=30"))[0], 0)
             status, output, errors = cluster.ends()[0]
             self.assertEqual(status, 1)
             self.assertIn("still waiting for workers 0, 2 of 3\n", errors)
-            self.assertIn("gave up after --wait=1 s without workers 0, 2 of 3\n", errors)
+            self.assertIn("gave up after --wait=4 s without workers 0, 2 of 3\n", errors)
             self.assertIn("1 of 3 workers finished", output)
 
     def test_a_signal_ends_a_server(self):
