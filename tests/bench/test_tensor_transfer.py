@@ -189,7 +189,9 @@ class Ends(unittest.TestCase):
 
     def test_workers_that_do_not_come(self):
         with Cluster(1, 3, "--data-mb=1", "--iters=2", "--timeout=0.4", "--wait=4") as cluster:
-            self.assertEqual(end(cluster.worker(1, "--timeout=30"))[0], 0)
+            cluster.options = ("--data-mb=1", "--iters=2")
+            worker = end(cluster.worker(1))
+            self.assertEqual(worker[0], 0, worker)
             status, output, errors = cluster.ends()[0]
             self.assertEqual(status, 1)
             self.assertIn("still waiting for workers 0, 2 of 3\n", errors)
