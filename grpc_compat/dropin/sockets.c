@@ -8,20 +8,10 @@
  */
 #include "sockets.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "layer.h"
-
-/* Of Linux 6.16, which the C library's headers may not know. */
-#ifndef TCP_RTO_MIN_US
-#define TCP_RTO_MIN_US 45
-#endif
-#ifndef TCP_DELACK_MAX_US
-#define TCP_DELACK_MAX_US 46
-#endif
+#include "retransmission.h"
 
 struct socket_info {
 	int fd;
@@ -42,14 +32,9 @@ struct mutator {
 	gpr_atm references;
 };
 
-/* An older kernel doesn't know them, and other sockets than TCP's don't either: nothing is lost. */
 static bool tune(int fd)
 {
-	int us = (int)layer_settings()->retransmit_ms * 1000;
-	int early = us / 2; /* or each pause would look like a loss */
-
-	(void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MIN_US, &us, sizeof(us));
-	(void)setsockopt(fd, IPPROTO_TCP, TCP_DELACK_MAX_US, &early, sizeof(early));
+	retransmission_set(fd, layer_settings()->retransmit_ms);
 	return true;
 }
 

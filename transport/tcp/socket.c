@@ -9,15 +9,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "retransmission.h"
 #include "tcp.h"
-
-/* Of Linux 6.16, which the C library's headers may not know. */
-#ifndef TCP_RTO_MIN_US
-#define TCP_RTO_MIN_US 45
-#endif
-#ifndef TCP_DELACK_MAX_US
-#define TCP_DELACK_MAX_US 46
-#endif
 
 const char *socket_names(enum socket_role role)
 {
@@ -164,21 +157,6 @@ static void set_keepalive(struct tcp_socket *socket)
 		set(socket->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, ms);
 }
 
-/*
- * A packet that nothing follows is only missed when the retransmission timeout ends, which the
- * kernel sets to 200 ms at least. That is ages for a control message. The receiver has to
- * acknowledge before that, or each pause would look like a loss.
- */
-static void set_retransmission(const struct tcp_socket *socket)
-{
-	int us = (int)socket->context->config->retransmit_ms * 1000;
-
-	if (!us)
-		return;
-	set(socket->fd, IPPROTO_TCP, TCP_RTO_MIN_US, us);
-	set(socket->fd, IPPROTO_TCP, TCP_DELACK_MAX_US, us / 2);
-}
-
 static int set_congestion(struct tcp_socket *socket, const char *name)
 {
 	return setsockopt(socket->fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name))
@@ -218,7 +196,7 @@ int socket_prepare(struct tcp_socket *socket)
 
 	set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	set_keepalive(socket);
-	set_retransmission(socket);
+	retransmission_set(fd, config->retransmit_ms);
 	if (socket->role != SOCKET_STREAM)
 		return 0;
 	set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)config->unsent);
