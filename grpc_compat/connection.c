@@ -322,7 +322,7 @@ void connection_settled(struct connection *connection)
 /*
  * gRPC 1.51 never frees a connection whose channel was destroyed between the end of the handshake
  * and the peer's first settings (mended by gRPC's pull request 32071). So a channel lives for as
- * long as it connects, up to SETTLE: a peer that has not answered by then most likely won't.
+ * long as it connects, up to SETTLE_MS: a peer that has not answered by then most likely won't.
  */
 static void connection_settle(struct connection *connection)
 {

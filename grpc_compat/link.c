@@ -329,8 +329,7 @@ void rpc_flush(struct backend_link *link)
 
 /* ---- Ending ------------------------------------------------------------- */
 
-/* gRPC tells what its socket or OpenSSL said, and not what to do about it. NULL: nothing is known.
- */
+/* gRPC tells what its socket or OpenSSL said, and not what to do. NULL: nothing is known. */
 static const char *connecting_advice(const struct backend_link *link, const char *text)
 {
 	/* It depends on what was under way when the peer closed. */
@@ -346,8 +345,7 @@ static const char *connecting_advice(const struct backend_link *link, const char
 		       "TLS (tls_ca=), or it is no gRPC server";
 	if (closed && !config->tls_cert)
 		return "the peer closed the connection in the TLS handshake: most likely it wants "
-		       "a "
-		       "certificate of this side (tls_cert=, tls_key=), or it is no gRPC server";
+		       "a certificate of this side (tls_cert=, tls_key=), or it is no gRPC server";
 	if (closed)
 		return "the peer closed the connection in the TLS handshake: most likely its "
 		       "tls_ca= did not sign this side's tls_cert=, or it is no gRPC server";

@@ -287,8 +287,8 @@ struct backend_context {
 	TAILQ_HEAD(, rpc_server) servers;
 	struct connection_list connections;
 	struct connection_list strangers; /* oldest first */
-	struct connection_list settling;
-	struct connection_list dead; /* freed by the next progress */
+	struct connection_list settling;  /* until EVENT_SETTLED */
+	struct connection_list dead;      /* freed by the next progress */
 	unsigned stranger_count;
 	struct call_list calls;
 	struct call_list dropped;
@@ -363,9 +363,9 @@ void call_why(const struct rpc_call *call, char *text, size_t room);
 /* connection.c */
 int connection_start(struct backend_link *link, struct stream *stream, struct connection **out);
 int connection_accepted(struct backend_listener *listener, int fd);
-void connection_event(struct connection *connection); /* it is connected, or not, or gone */
-void connection_settled(struct connection *connection);
-void connection_close(struct connection *connection); /* NULL is allowed */
+void connection_event(struct connection *connection);   /* it is connected, or not, or gone */
+void connection_settled(struct connection *connection); /* its channel can be destroyed */
+void connection_close(struct connection *connection);   /* NULL is allowed */
 /* Forget about it: a peer that has left closes it. */
 void connection_leave(struct connection *connection);
 struct connection *connection_find(struct backend_context *context, grpc_call *call);
