@@ -61,14 +61,24 @@ static int start_server(void **state)
 	return 0;
 }
 
-/* After all that it still ends in order. */
+/*
+ * After all that it still ends in order. The thread sanitizer of GCC 12 loses about one signal in a
+ * hundred that comes early, so there it is sent until it works.
+ */
 static int stop_server(void **state)
 {
-	int status;
+	int status, options = 0;
+	pid_t ended;
 
 	(void)state;
-	kill(server, SIGTERM);
-	assert_int_equal(waitpid(server, &status, 0), server);
+#ifdef __SANITIZE_THREAD__
+	options = WNOHANG;
+#endif
+	do {
+		kill(server, SIGTERM);
+		ended = waitpid(server, &status, options);
+	} while (ended == 0 && usleep(100000) == 0);
+	assert_int_equal(ended, server);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
 	return 0;

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """tensor_transfer_throughput as a user runs it: parameter servers and workers over loopback.
 
-The program is found through TENSOR_TRANSFER, and haul-bench-client through HAUL_BENCH_CLIENT; the transport is HAUL_TEST_SPEC, or tcp.
+The program is found through TENSOR_TRANSFER, and haul-bench-client through HAUL_BENCH_CLIENT; the
+transport is HAUL_TEST_SPEC, or tcp.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -69,6 +71,15 @@ class Cluster:
 def end(process):
     outputs = process.communicate(timeout=PATIENCE)
     return process.returncode, *outputs
+
+
+def end_by_signal(process, number):
+    """The thread sanitizer of GCC 12 loses about one early signal in a hundred: there, once more."""
+    process.send_signal(number)
+    while os.environ.get("TENSORHAUL_SANITIZE") == "thread" and process.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+        process.send_signal(number)
 
 
 class Measuring(unittest.TestCase):
@@ -200,7 +211,7 @@ class Ends(unittest.TestCase):
 
     def test_a_signal_ends_a_server(self):
         with Cluster(1, 1) as cluster:
-            cluster.processes[0].send_signal(signal.SIGTERM)
+            end_by_signal(cluster.processes[0], signal.SIGTERM)
             status, _, errors = cluster.ends()[0]
             self.assertEqual(status, 1)
             self.assertIn("0 of 1 workers have finished", errors)
