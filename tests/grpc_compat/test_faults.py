@@ -210,7 +210,8 @@ class Dying(Checks):
                     end = client.end()
                     self.expect_nothing_left(end)
                     self.assertLessEqual(set(statuses), {0, 14}, end.errors)
-                    self.assertEqual(end.counters.failed, 0)
+                    # The one call after the kill, if the side path's end was known before gRPC's.
+                    self.assertLessEqual(end.counters.failed, 1, end.errors)
                     end = again.end()
                     self.expect_nothing_left(end)
                     self.assertGreaterEqual(end.counters.received, 1)
