@@ -9,16 +9,23 @@
 
 #define OPS_MAX 8 /* there are eight kinds, and each may stand in a batch once */
 
+/*
+ * The mark costs a small call more than all else of the layer: bytes that HPACK can't shorten, and
+ * a call to know at the server. A unary call whose request is small goes without it when so many
+ * answers of its method in a row were small. The first large one after that comes within gRPC.
+ */
+#define SMALL_ANSWERS 64
+
 /* ---- Starting ------------------------------------------------------------ */
 
 /* A batch while it is started. */
 struct starting {
 	struct call *call;
-	grpc_op ops[OPS_MAX];
+	grpc_op *ops;
 	size_t count;
 	grpc_op *metadata, *message;                         /* that it sends */
 	grpc_op *received_message, *received_status, *close; /* that it asks for */
-	bool sends_status;
+	bool closes, sends_status;
 	grpc_metadata *marked; /* the metadata with the mark behind it */
 	grpc_slice mark;
 	grpc_byte_buffer *program_message;
@@ -50,6 +57,8 @@ static void survey(struct starting *starting)
 			starting->close = op;
 			break;
 		case GRPC_OP_SEND_CLOSE_FROM_CLIENT:
+			starting->closes = true;
+			break;
 		case GRPC_OP_RECV_INITIAL_METADATA:
 			break;
 		}
@@ -97,6 +106,35 @@ static bool add_mark(struct starting *starting)
 	return true;
 }
 
+static uint64_t length_of(const grpc_byte_buffer *message)
+{
+	return message ? message->data.raw.slice_buffer.length : 0;
+}
+
+static bool is_large(const grpc_byte_buffer *message)
+{
+	return length_of(message) >= layer_settings()->threshold;
+}
+
+static bool needs_mark(const struct starting *starting)
+{
+	return !starting->message || !starting->closes || !starting->received_message ||
+	       is_large(starting->message->data.send_message.send_message) ||
+	       atomic_load_explicit(starting->call->small_answers, memory_order_relaxed) <
+		       SMALL_ANSWERS;
+}
+
+/* What a client learns from an answer as it came; two at once may count as one. */
+static void learn_from_answer(struct call *call, bool large)
+{
+	unsigned count = atomic_load_explicit(call->small_answers, memory_order_relaxed);
+
+	if (large && count)
+		atomic_store_explicit(call->small_answers, 0, memory_order_relaxed);
+	else if (!large && count < SMALL_ANSWERS)
+		atomic_store_explicit(call->small_answers, count + 1, memory_order_relaxed);
+}
+
 /* The call's lock is held. */
 static void start_metadata(struct starting *starting)
 {
@@ -106,7 +144,7 @@ static void start_metadata(struct starting *starting)
 		return;
 	if (asks_compression(&starting->metadata->data.send_initial_metadata))
 		call->stays_inline = true;
-	if (!call->server && !call->marked && session_alive(call->session))
+	if (!call->server && !call->marked && session_alive(call->session) && needs_mark(starting))
 		call->marked = add_mark(starting);
 }
 
@@ -139,7 +177,7 @@ static void start_message(struct starting *starting)
 		return;
 	message = starting->message->data.send_message.send_message;
 	if (!goes_aside(starting, message) || transfer_send(starting->call, message, &descriptor)) {
-		if (message && message->data.raw.slice_buffer.length >= layer_settings()->threshold)
+		if (is_large(message))
 			layer_count(&layer_counters.sent_inline, 1);
 		return;
 	}
@@ -210,13 +248,14 @@ static void starting_free(struct starting *starting)
 
 grpc_call_error batch_start(struct call *call, const grpc_op *ops, size_t count, void *tag)
 {
-	struct starting starting = {.call = call, .count = count};
+	grpc_op own[OPS_MAX];
+	struct starting starting = {.call = call, .ops = own, .count = count};
 	struct batch *batch = NULL;
 	grpc_call_error error;
 
 	if (!count || count > OPS_MAX)
 		return core()->grpc_call_start_batch(call->core, ops, count, tag, NULL);
-	memcpy(starting.ops, ops, count * sizeof(*ops));
+	memcpy(own, ops, count * sizeof(*ops));
 	survey(&starting);
 	pthread_mutex_lock(&call->lock);
 	start_metadata(&starting);
@@ -358,9 +397,14 @@ bool batch_event(struct batch *batch, bool success)
 	pthread_mutex_lock(&call->lock);
 	batch->success = success;
 	call->reads -= batch->message != NULL;
-	if (batch->message && *batch->message && batch_take_descriptor(batch, &aftermath) &&
-	    !batch->waits && !batch->status && !batch->cancelled)
-		batch->success = false;
+	if (batch->message && *batch->message) {
+		bool large = is_large(*batch->message);
+		bool aside = batch_take_descriptor(batch, &aftermath);
+		if (aside && !batch->waits && !batch->status && !batch->cancelled)
+			batch->success = false;
+		if (!call->server)
+			learn_from_answer(call, large || aside);
+	}
 	if (batch->status || batch->cancelled)
 		end_call(batch);
 	call_settle(call);

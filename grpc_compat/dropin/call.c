@@ -85,7 +85,7 @@ static bool was_over(const struct session *session, uint64_t number)
 }
 
 struct call *call_new(grpc_call *core_call, struct session *session, struct queue *queue,
-		      gpr_timespec deadline, const struct wire_mark *mark)
+		      gpr_timespec deadline, const struct wire_mark *mark, uint64_t method)
 {
 	struct call *call = calloc(1, sizeof(*call));
 	struct bucket *bucket = bucket_of(core_call);
@@ -107,11 +107,12 @@ struct call *call_new(grpc_call *core_call, struct session *session, struct queu
 	} else {
 		call->mark.session = session->id;
 		call->mark.call = atomic_fetch_add(&session->next_call, 1);
+		call->small_answers = &session->small_answers[method % SESSION_METHODS];
 	}
 	call->number = call->mark.call;
 	if (session) {
 		pthread_mutex_lock(&session_lock);
-		call->given_up = call->told_over = was_over(session, call->number);
+		call->given_up = call->told_over = mark && was_over(session, call->number);
 		TAILQ_INSERT_TAIL(&session->calls, call, entry);
 		pthread_mutex_unlock(&session_lock);
 	}

@@ -23,7 +23,8 @@ struct call {
 	uint64_t number;         /* within the session */
 	struct wire_mark mark;
 	struct queue *queue;
-	uint64_t deadline; /* by haul_clock(); UINT64_MAX: none */
+	uint64_t deadline;          /* by haul_clock(); UINT64_MAX: none */
+	atomic_uint *small_answers; /* client: its method's, within the session */
 	bool server;
 	atomic_uint references;
 
@@ -57,9 +58,12 @@ struct aftermath {
 	bool fail; /* tell gRPC of the call's failure */
 };
 
-/* Known from here on, with a reference for the caller; takes over that on `session`. */
+/*
+ * Known from here on, with a reference for the caller; takes over that on `session`. A server's
+ * came with a mark; a client's (mark == NULL) has a method, by any number that stands for it.
+ */
 struct call *call_new(grpc_call *core_call, struct session *session, struct queue *queue,
-		      gpr_timespec deadline, const struct wire_mark *mark);
+		      gpr_timespec deadline, const struct wire_mark *mark, uint64_t method);
 struct call *call_find(grpc_call *core_call);
 void call_get(struct call *call);
 void call_put(struct call *call);

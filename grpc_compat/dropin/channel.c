@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <xxhash.h>
 
 #include "call.h"
 #include "limits.h"
@@ -455,11 +456,12 @@ static struct session *session_of(grpc_channel *core_channel)
 }
 
 static grpc_call *created(grpc_call *core_call, struct session *session,
-			  grpc_completion_queue *core_queue, gpr_timespec deadline)
+			  grpc_completion_queue *core_queue, gpr_timespec deadline, uint64_t method)
 {
 	struct queue *queue = session ? queue_find(core_queue) : NULL;
-	struct call *call =
-		queue && core_call ? call_new(core_call, session, queue, deadline, NULL) : NULL;
+	struct call *call = queue && core_call
+				    ? call_new(core_call, session, queue, deadline, NULL, method)
+				    : NULL;
 
 	if (call)
 		call_put(call);
@@ -468,15 +470,21 @@ static grpc_call *created(grpc_call *core_call, struct session *session,
 	return core_call;
 }
 
+static uint64_t number_of(grpc_slice method)
+{
+	return XXH3_64bits(GRPC_SLICE_START_PTR(method), GRPC_SLICE_LENGTH(method));
+}
+
 grpc_call *grpc_channel_create_call(grpc_channel *channel, grpc_call *parent, uint32_t mask,
 				    grpc_completion_queue *queue, grpc_slice method,
 				    const grpc_slice *host, gpr_timespec deadline, void *reserved)
 {
 	struct session *session = session_of(channel);
+	uint64_t number = session ? number_of(method) : 0; /* gRPC takes the slice */
 
 	return created(core()->grpc_channel_create_call(channel, parent, mask, queue, method, host,
 							deadline, reserved),
-		       session, queue, deadline);
+		       session, queue, deadline, number);
 }
 
 grpc_call *grpc_channel_create_registered_call(grpc_channel *channel, grpc_call *parent,
@@ -487,5 +495,5 @@ grpc_call *grpc_channel_create_registered_call(grpc_channel *channel, grpc_call 
 
 	return created(core()->grpc_channel_create_registered_call(channel, parent, mask, queue,
 								   method, deadline, reserved),
-		       session, queue, deadline);
+		       session, queue, deadline, XXH3_64bits(&method, sizeof(method)));
 }

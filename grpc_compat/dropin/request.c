@@ -60,7 +60,8 @@ static struct call *know_call(const struct batch_request *request, const struct 
 	struct queue *queue = queue_find(request->queue);
 	struct session *session = queue ? session_find(&mark->session, true) : NULL;
 	gpr_timespec deadline = request->details ? request->details->deadline : *request->deadline;
-	struct call *call = queue ? call_new(*request->call, session, queue, deadline, mark) : NULL;
+	struct call *call =
+		queue ? call_new(*request->call, session, queue, deadline, mark, 0) : NULL;
 
 	if (!call && session)
 		session_put(session);

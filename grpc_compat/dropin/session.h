@@ -9,6 +9,7 @@
 #include "side.h"
 
 #define SESSION_EARLY_OVER 64
+#define SESSION_METHODS 256
 
 struct call;
 
@@ -30,6 +31,11 @@ struct session {
 	atomic_bool closed;     /* nothing new goes aside */
 	atomic_uint references;
 	_Atomic uint64_t next_call;
+	/*
+	 * Client: how many small answers in a row the calls of a method had, see batch.c. Methods
+	 * are told apart by a hash: two that share a place are both taken for the livelier one.
+	 */
+	atomic_uint small_answers[SESSION_METHODS];
 	TAILQ_HEAD(, call) calls; /* that are alive; under session_lock, like what follows */
 	/* Server: calls that were over before they came, since notes are faster; the last few. */
 	uint64_t early_over[SESSION_EARLY_OVER]; /* numbers, and 1 */

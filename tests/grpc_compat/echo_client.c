@@ -4,6 +4,7 @@
  *
  *   echo_client TARGET [WORD=VALUE...]      (the words are in struct wish)
  *
+ * With small=N the first N calls have messages of 1 % of the bytes.
  * With warm=1 it makes one call before all others.
  * With beside=TARGET it makes one call to another server before, and keeps the channel.
  * With step=1 it makes one call for each character on its standard input, and says its status; for
@@ -28,7 +29,7 @@
 static struct wish {
 	const char *target, *method, *queue, *fork, *beside;
 	unsigned long calls, messages, bytes, slices, threads, timeout_ms, random, limit, cancel,
-		ahead, compress, seed, drop, memory, step, warm;
+		ahead, compress, seed, drop, memory, step, warm, small;
 } wish = {.method = "Echo",
 	  .queue = "next",
 	  .fork = "never",
@@ -48,7 +49,7 @@ static const struct word {
 	{"random", &wish.random}, {"limit", &wish.limit},       {"cancel", &wish.cancel},
 	{"ahead", &wish.ahead},   {"compress", &wish.compress}, {"seed", &wish.seed},
 	{"drop", &wish.drop},     {"memory", &wish.memory},     {"step", &wish.step},
-	{"warm", &wish.warm},
+	{"warm", &wish.warm},     {"small", &wish.small},
 };
 
 static grpc_channel *channel;
@@ -107,6 +108,13 @@ static bool counts(void)
 	return !strcmp(wish.method, "Count") || !strcmp(wish.method, "Slow");
 }
 
+static bool is_answer(const struct calling *calling, grpc_byte_buffer *answer)
+{
+	unsigned times = strcmp(wish.method, "Repeat") ? 1 : STEPS_REPEATS;
+
+	return steps_is(answer, calling->seed + calling->answers, calling->bytes, times);
+}
+
 /* False at the end of the stream. */
 static bool receive(struct calling *calling)
 {
@@ -115,7 +123,7 @@ static bool receive(struct calling *calling)
 	bool good = steps_run(calling->queue, calling->call, &op, 1) && message;
 
 	if (good && !counts()) {
-		if (!steps_is(message, calling->seed + calling->answers, calling->bytes))
+		if (!is_answer(calling, message))
 			wrong++;
 	}
 	calling->answers += good;
@@ -199,8 +207,7 @@ static void unary(struct calling *calling)
 	}
 	steps_wait(&calling->end);
 	grpc_byte_buffer_destroy(message);
-	if (calling->status == GRPC_STATUS_OK && !counts() &&
-	    !steps_is(answer, calling->seed, calling->bytes))
+	if (calling->status == GRPC_STATUS_OK && !counts() && !is_answer(calling, answer))
 		wrong++;
 	calling->answers += answer != NULL;
 	if (answer)
@@ -214,7 +221,7 @@ static void choose(struct calling *calling, unsigned long number, gpr_timespec *
 
 	calling->seed = number;
 	calling->messages = wish.messages;
-	calling->bytes = wish.bytes;
+	calling->bytes = number < wish.small ? wish.bytes / 100 : wish.bytes;
 	calling->slices = wish.slices;
 	calling->cancels = wish.cancel;
 	if (wish.random) {

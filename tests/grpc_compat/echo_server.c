@@ -8,12 +8,14 @@
  *   /test/Deaf     reads one message, and ends the call with status 9
  *   /test/Sorry    answers, and ends the call with status 9
  *   /test/Count    reads all, and answers with one message of 8 bytes: how many there were
- *   /test/Slow     the same, but reads one message in SLOW_US only
+ *   /test/Repeat   reads all, and answers each message with it, STEPS_REPEATS times
+ *   /test/Slow     like Count, but reads one message in SLOW_US only
  *
  *   echo_server next|pluck|callback LIMIT [ADDRESS]
  *
  * It says its port on standard output, and shuts down in order when standard input ends.
  */
+#include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 #include <grpc/support/time.h>
@@ -88,6 +90,23 @@ static bool receive(struct serving *serving, grpc_byte_buffer **message)
 	return steps_run(&serving->queue, serving->call, &op, 1) && *message;
 }
 
+static grpc_byte_buffer *repeated(grpc_byte_buffer *message)
+{
+	grpc_byte_buffer_reader reader;
+	grpc_slice slices[STEPS_REPEATS], all;
+	grpc_byte_buffer *answer;
+
+	grpc_byte_buffer_reader_init(&reader, message);
+	all = grpc_byte_buffer_reader_readall(&reader);
+	grpc_byte_buffer_reader_destroy(&reader);
+	grpc_byte_buffer_destroy(message);
+	for (size_t i = 0; i < STEPS_REPEATS; i++)
+		slices[i] = all;
+	answer = grpc_raw_byte_buffer_create(slices, STEPS_REPEATS);
+	grpc_slice_unref(all);
+	return answer;
+}
+
 static bool answer(struct serving *serving, grpc_byte_buffer *message, bool last)
 {
 	grpc_slice details = grpc_slice_from_static_string("");
@@ -126,6 +145,8 @@ static void echo(struct serving *serving)
 			answer(serving, NULL, true);
 			return;
 		}
+		if (is_method(serving, "/test/Repeat"))
+			message = repeated(message);
 		good = receive(serving, &next);
 		if (!counts(serving))
 			answer(serving, message, !good);

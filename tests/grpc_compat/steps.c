@@ -161,10 +161,10 @@ grpc_byte_buffer *steps_message(uint64_t seed, size_t bytes, unsigned count)
 	return message;
 }
 
-bool steps_is(grpc_byte_buffer *message, uint64_t seed, size_t bytes)
+bool steps_is(grpc_byte_buffer *message, uint64_t seed, size_t bytes, unsigned times)
 {
 	grpc_byte_buffer_reader reader;
-	bool same = message && grpc_byte_buffer_length(message) == bytes;
+	bool same = message && grpc_byte_buffer_length(message) == bytes * times;
 	grpc_slice slice;
 	size_t at = 0;
 
@@ -172,10 +172,10 @@ bool steps_is(grpc_byte_buffer *message, uint64_t seed, size_t bytes)
 		return false;
 	while (grpc_byte_buffer_reader_next(&reader, &slice)) {
 		for (size_t i = 0; i < GRPC_SLICE_LENGTH(slice); i++)
-			same &= GRPC_SLICE_START_PTR(slice)[i] == byte_at(seed, at + i);
+			same &= GRPC_SLICE_START_PTR(slice)[i] == byte_at(seed, (at + i) % bytes);
 		at += GRPC_SLICE_LENGTH(slice);
 		grpc_slice_unref(slice);
 	}
 	grpc_byte_buffer_reader_destroy(&reader);
-	return same && at == bytes;
+	return same && at == bytes * times;
 }

@@ -44,8 +44,9 @@ bool steps_run(struct steps_queue *queue, grpc_call *call, const grpc_op *ops, s
 
 /* A message of `bytes` in that many slices, whose contents follow from the seed. */
 grpc_byte_buffer *steps_message(uint64_t seed, size_t bytes, unsigned slices);
-/* Whether a message is that one. */
-bool steps_is(grpc_byte_buffer *message, uint64_t seed, size_t bytes);
+/* Whether a message is that one, so many times in a row. */
+#define STEPS_REPEATS 64
+bool steps_is(grpc_byte_buffer *message, uint64_t seed, size_t bytes, unsigned times);
 
 grpc_cq_completion_type steps_queue_type(const char *name);
 

@@ -67,6 +67,16 @@ class Aside(unittest.TestCase):
         self.expect_good(ends, "0:4")
         self.assertEqual(ends[0].counters, NOTHING)
 
+    def test_answers_that_grow(self):
+        """Small calls are marked no more once 64 answers were small; a large answer changes that."""
+        spec = "tcp,threshold=6000,log=info,wait_ms=5000"
+        for small, aside in ((0, 110), (60, 50), (100, 9)):
+            with self.subTest(small=small):
+                ends = echo(spec, spec, calls=110, small=small, bytes=1000, method="Repeat")
+                self.expect_good(ends, "0:110")
+                self.assertEqual(ends[1].counters.sent, aside, ends[1].errors)
+                self.assertEqual(ends[0].counters.received, aside, ends[0].errors)
+
     def test_compressed_messages_stay_inline(self):
         ends = echo(ALL, ALL, calls=3, bytes=50000, compress=1, method="Chat")
         self.expect_good(ends, "0:3")
