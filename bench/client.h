@@ -160,6 +160,7 @@ struct path_facts {
 	double ping_us[2]; /* idle: p50, p99 */
 	double mtu;
 	double cpus; /* that this process may use */
+	bool same_host;
 	/* The transport, after that; NAN where it was not measured. */
 	double transport_gbps, transport_streams;
 };

@@ -7,11 +7,11 @@
  *
  *   {"tool": "haul-bench-client", "diagnosis": {"one_socket": LIMIT, "all": LIMIT, "sockets": the
  *   fewest that carry nearly all, "transport": SPEC to take, "words": [text]}, "ping_us": {"p50",
- *   "p99"}, "mtu": of the path, "cpus": of this host, "steps": [{"sockets", "gbps", "loss": share
- * of the bytes that were sent again, "round_trip_us", "least_round_trip_us", "window_limited",
- *   "buffer_limited": shares of the time, "client_cores", "server_cores", "host_busy"}...],
- *   "measured": {"transport": SPEC, "gbps", "streams"}, "options": {"connect", "seconds",
- *   "congestion"}}
+ *   "p99"}, "mtu": of the path, "same_host": bool, "cpus": of this host, "steps": [{"sockets",
+ * "gbps", "loss": share of the bytes that were sent again, "round_trip_us", "least_round_trip_us",
+ * "window_limited", "buffer_limited": shares of the time, "client_cores", "server_cores",
+ * "host_busy"}...], "measured": {"transport": SPEC, "gbps", "streams"}, "options": {"connect",
+ * "seconds", "congestion"}}
  *
  * LIMIT is "link", "loss", "receive window", "send buffer", "sender's core", "receiver's core",
  * "this host's cores" or "one socket", which is: unknown.
@@ -151,7 +151,7 @@ static bool run_sockets(struct socket_run *runs, unsigned count)
 	return well;
 }
 
-static void add_up(const struct socket_run *runs, struct path_step *step, double *mtu)
+static void add_up(const struct socket_run *runs, struct path_step *step, struct path_facts *facts)
 {
 	double sent = 0, again = 0, busy = 0;
 
@@ -166,7 +166,8 @@ static void add_up(const struct socket_run *runs, struct path_step *step, double
 		busy += path->busy;
 		step->window_limited += path->window_limited;
 		step->buffer_limited += path->buffer_limited;
-		*mtu = path->mtu;
+		facts->mtu = path->mtu;
+		facts->same_host = path->same_host;
 	}
 	step->loss = sent > 0 ? again / sent : NAN;
 	step->window_limited = busy > 0 ? step->window_limited / busy : NAN;
@@ -193,7 +194,7 @@ static bool measure_step(struct diagnosis *diagnosis, struct path_step *step)
 	host_after = host_time_now();
 	well = well && server_usage(diagnosis, &after);
 	if (well) {
-		add_up(runs, step, &diagnosis->facts.mtu);
+		add_up(runs, step, &diagnosis->facts);
 		step->client_cores = (ours.user_s + ours.system_s) / seconds;
 		step->server_cores = (after - before) / seconds;
 		step->host_busy = (host_after.busy - host.busy) / (host_after.all - host.all);
@@ -330,6 +331,7 @@ static bool write_json(const struct diagnosis *diagnosis, const struct path_verd
 	bench_json_number(object, "p50", facts->ping_us[0]);
 	bench_json_number(object, "p99", facts->ping_us[1]);
 	bench_json_number(json, "mtu", facts->mtu);
+	cJSON_AddBoolToObject(json, "same_host", facts->same_host);
 	bench_json_number(json, "cpus", facts->cpus);
 	add_steps(json, facts);
 	object = cJSON_AddObjectToObject(json, "measured");

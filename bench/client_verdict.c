@@ -178,6 +178,20 @@ static void advise(struct path_verdict *verdict, const struct path_step *best)
 		SAY(verdict, 3, "Take --transport=tcp as it is.");
 }
 
+/* There is no path to judge. */
+static void judge_same_host(struct path_verdict *verdict)
+{
+	verdict->one = verdict->all = LIMIT_CORES;
+	snprintf(verdict->spec, sizeof(verdict->spec), "tcp");
+	SAY(verdict, 1,
+	    "Both ends are on this host: its cores and its memory limit all of this, and it says "
+	    "nothing about a path.");
+	SAY(verdict, 2, "Start haul-bench-server on another host to learn what limits the two.");
+	SAY(verdict, 3,
+	    "Within a host take --transport=tcp, or a memif port of dpdk, which needs less of the "
+	    "cores for the same rate.");
+}
+
 void path_judge(const struct path_facts *facts, struct path_verdict *verdict)
 {
 	const struct path_step *one = &facts->steps[0], *best;
@@ -201,10 +215,14 @@ void path_judge(const struct path_facts *facts, struct path_verdict *verdict)
 	else
 		SAY(verdict, 0, "One socket carries %.3g Gb/s, and more sockets no more.",
 		    one->gbps);
-	say_one(verdict, one, best);
-	say_all(facts, verdict, best);
-	advise(verdict, best);
-	if (others_busy(facts, best))
+	if (facts->same_host) {
+		judge_same_host(verdict);
+	} else {
+		say_one(verdict, one, best);
+		say_all(facts, verdict, best);
+		advise(verdict, best);
+	}
+	if (!facts->same_host && others_busy(facts, best))
 		SAY(verdict, 4,
 		    "Other work kept this host busy (%.0f %%) meanwhile: measure again without it.",
 		    best->host_busy * 100);

@@ -141,6 +141,22 @@ static void describe_path(const struct reading *first, const struct reading *las
 	path->mtu = to->tcpi_pmtu;
 }
 
+/* Whether both ends have one address: that of this host. */
+static bool is_same_host(int fd)
+{
+	struct sockaddr_storage ours, theirs;
+	socklen_t room = sizeof(ours), length = sizeof(theirs);
+	const struct sockaddr_in *in = (struct sockaddr_in *)&ours, *peer = (void *)&theirs;
+	const struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&ours, *peer6 = (void *)&theirs;
+
+	if (getsockname(fd, (struct sockaddr *)&ours, &room) ||
+	    getpeername(fd, (struct sockaddr *)&theirs, &length))
+		return false;
+	if (ours.ss_family == AF_INET)
+		return in->sin_addr.s_addr == peer->sin_addr.s_addr;
+	return !memcmp(&in6->sin6_addr, &peer6->sin6_addr, sizeof(in6->sin6_addr));
+}
+
 /* What waits in the socket's buffer when the window begins and ends does not count. */
 static int measure_sending(int fd, const struct plain_request *request, uint8_t *buffer,
 			   struct plain_result *result)
@@ -164,6 +180,7 @@ static int measure_sending(int fd, const struct plain_request *request, uint8_t 
 	result->bytes = last.bytes - first.bytes;
 	result->seconds = (double)(last.time - first.time) / NS_PER_S;
 	describe_path(&first, &last, &result->path);
+	result->path.same_host = is_same_host(fd);
 	/* The server closes when it has read everything. */
 	shutdown(fd, SHUT_WR);
 	plain_read_all(fd, buffer, 1, false);

@@ -63,6 +63,7 @@ struct plain_path {
 	 * sender's buffer. */
 	double busy, window_limited, buffer_limited;
 	double mtu; /* of the path, bytes */
+	bool same_host;
 };
 
 struct plain_result {

@@ -59,6 +59,20 @@ static void a_full_link(void **state)
 	assert_string_equal(verdict.words[4], "");
 }
 
+static void one_host(void **state)
+{
+	struct path_facts facts = clean_path();
+	struct path_verdict verdict;
+
+	facts.same_host = true;
+	facts.steps[0].window_limited = 1;
+	facts.steps[1].gbps = 20;
+	verdict = judge(&facts);
+	assert_int_equal(verdict.one, LIMIT_CORES);
+	assert_int_equal(verdict.all, LIMIT_CORES);
+	assert_non_null(strstr(verdict.words[1], "Both ends are on this host"));
+}
+
 static void loss(void **state)
 {
 	struct path_facts facts = clean_path();
@@ -154,6 +168,7 @@ int main(void)
 		cmocka_unit_test(a_full_link), cmocka_unit_test(loss),
 		cmocka_unit_test(windows),     cmocka_unit_test(cores),
 		cmocka_unit_test(unknown),     cmocka_unit_test(one_step),
+		cmocka_unit_test(one_host),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
