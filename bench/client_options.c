@@ -281,8 +281,9 @@ static void check_memory(const struct client_options *options)
 		if (!__builtin_mul_overflow(options->sizes[i], flows * concurrency, &bytes) &&
 		    bytes <= options->memory)
 			continue;
-		bench_usage_error("--memory=%s is too small for %llu tensors of %s in flight",
+		bench_usage_error("--memory=%s is too small for %llu tensor%s of %s in flight",
 				  given.memory, (unsigned long long)(flows * concurrency),
+				  flows * concurrency == 1 ? "" : "s",
 				  bench_size_text(each, options->sizes[i]));
 	}
 }

@@ -90,8 +90,8 @@ static bool read_all(struct trace_file *files)
 		}
 		if (!files[i].whole)
 			bench_complain(
-				"%s: warning: the end is missing: the program was killed, or "
-				"is still running",
+				"%s: warning: the end is missing: the program is still running, "
+				"was killed, or left its context open",
 				options.paths[i]);
 	}
 	if (trace_align(files, options.count, why, sizeof(why)))

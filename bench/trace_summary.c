@@ -323,7 +323,9 @@ static void print_file(const struct trace_file *file, bool first, FILE *out)
 			"could not be written\n",
 			file->lost);
 	if (!file->whole)
-		fprintf(out, "  the end is missing: the program was killed, or is still running\n");
+		fprintf(out, "  the end is missing: the program is still running, was killed, or "
+			     "left its "
+			     "context open\n");
 }
 
 /* ---- Tables ------------------------------------------------------------ */
