@@ -199,6 +199,8 @@ static bool announce(struct server *server)
 	const char *spec = haul_spec(server->context);
 	char name[BENCH_NAME_TEXT];
 
+	if (!write_address_file(address))
+		return false;
 	if (!options.verbose)
 		spec = options.transport ? options.transport : bench_spec_name(name, spec);
 	fprintf(out, "listening on %s (%s)", address, spec);
@@ -206,8 +208,6 @@ static bool announce(struct server *server)
 		fprintf(out, ", plain TCP on port %u", plain_server_port(server->ceiling));
 	fputc('\n', out);
 	fflush(out);
-	if (!write_address_file(address))
-		return false;
 	if (options.ready_fd) {
 		int fd = (int)options.ready_fd_number;
 
