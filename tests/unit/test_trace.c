@@ -414,6 +414,29 @@ static void a_forked_child_leaves_it_alone(void **state)
 	cJSON_Delete(events);
 }
 
+/* It ends in order, but without closing its context. */
+static void a_process_that_ends_leaves_all_that_it_recorded(void **state)
+{
+	int status;
+	pid_t child = fork();
+	char *text;
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct trace_record span = a_span("last words");
+
+		trace_record(begin(SMALLEST), &span);
+		exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	text = read_text(path);
+	assert_non_null(strstr(text, "last words"));
+	assert_null(strstr(text, "tensorhaul_end"));
+	free(text);
+	unlink(path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -425,6 +448,7 @@ int main(void)
 		cmocka_unit_test(a_full_disk_is_counted),
 		cmocka_unit_test(a_file_that_is_being_written_is_left_alone),
 		cmocka_unit_test(a_forked_child_leaves_it_alone),
+		cmocka_unit_test(a_process_that_ends_leaves_all_that_it_recorded),
 	};
 
 	return cmocka_run_group_tests(tests, make_folder, remove_folder);

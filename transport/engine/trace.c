@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/queue.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,9 @@
 
 /* The last places of the ring are kept for what the rest can't be understood without. */
 #define RESERVED 64
+
+/* How long the end of the process waits for the last of a trace that was left open. */
+#define EXIT_PATIENCE_S 1
 
 /* How many suffixes are tried for a file that is being written. */
 #define SUFFIX_MAX 9999
@@ -51,7 +55,27 @@ struct haul_trace {
 	off_t good; /* the file is whole up to here */
 	bool complained;
 	char path[4096];
+
+	/* Under open_lock: */
+	bool ended; /* the thread has written all, and is gone */
+	LIST_ENTRY(haul_trace) entry;
 };
+
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static LIST_HEAD(, haul_trace) open_traces = LIST_HEAD_INITIALIZER(open_traces);
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* The parent's threads are not here, and one of them may have held the lock. */
+static void forget_in_child(void)
+{
+	pthread_mutex_init(&open_lock, NULL);
+	LIST_INIT(&open_traces);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, forget_in_child);
+}
 
 uint64_t trace_lost(struct haul_trace *trace)
 {
@@ -322,11 +346,46 @@ int trace_open(const char *path, uint64_t bytes, const char *spec, uint64_t inca
 	if (strcmp(trace->path, path) != 0)
 		haul_log(HAUL_LOG_INFO, "trace=%s is being written: this context writes %s", path,
 			 trace->path);
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&open_lock);
+	LIST_INSERT_HEAD(&open_traces, trace, entry);
+	pthread_mutex_unlock(&open_lock);
 	*out = trace;
 	return 0;
 failed:
 	free_trace(trace);
 	return error;
+}
+
+static void tell_thread(struct haul_trace *trace)
+{
+	pthread_mutex_lock(&trace->lock);
+	trace->closing = true;
+	pthread_cond_signal(&trace->closed);
+	pthread_mutex_unlock(&trace->lock);
+}
+
+/*
+ * A program may end without closing its contexts: what was recorded is written all the same, and
+ * nobody waits for long for a pipe that nobody reads. The file gets no end, since records may still
+ * come.
+ */
+__attribute__((destructor)) static void write_out_open_traces(void)
+{
+	struct haul_trace *trace;
+
+	pthread_mutex_lock(&open_lock);
+	LIST_FOREACH (trace, &open_traces, entry) {
+		struct timespec until;
+
+		if (trace->ended)
+			continue;
+		tell_thread(trace);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += EXIT_PATIENCE_S;
+		trace->ended = !pthread_timedjoin_np(trace->thread, NULL, &until);
+	}
+	pthread_mutex_unlock(&open_lock);
 }
 
 void trace_close(struct haul_trace *trace)
@@ -335,11 +394,14 @@ void trace_close(struct haul_trace *trace)
 
 	if (!trace)
 		return;
-	pthread_mutex_lock(&trace->lock);
-	trace->closing = true;
-	pthread_cond_signal(&trace->closed);
-	pthread_mutex_unlock(&trace->lock);
-	pthread_join(trace->thread, NULL);
+	pthread_mutex_lock(&open_lock);
+	LIST_REMOVE(trace, entry);
+	pthread_mutex_unlock(&open_lock);
+	tell_thread(trace);
+	if (!trace->ended)
+		pthread_join(trace->thread, NULL);
+	else
+		write_out(trace);
 	lost = trace_lost(trace);
 	trace->used = trace_json_end(trace->piece, trace->written, lost);
 	flush_piece(trace);
