@@ -217,7 +217,7 @@ class Measuring(unittest.TestCase):
         self.assertGreaterEqual(len(found["diagnosis"]["words"]), 4)
         self.assertEqual(text.returncode, 0, text.stderr)
         self.assertRegex(text.stdout, r"(?m)^2 +[0-9.]+ ")
-        self.assertRegex(text.stdout, r"(?m)^Take --transport=tcp")
+        self.assertRegex(text.stdout, r"(?m)^Within a host take --transport=tcp")
 
     def test_diagnosis_needs_the_plain_side(self):
         with Server("--no-ceiling") as server:
