@@ -10,7 +10,8 @@
  * - The delay that counts is that of queues: a round trip less the least one. Swift gets precise
  *   times from the NIC; here hosts are scheduled, and add to some samples what no queue did. So the
  *   shortest of some samples counts; and the more samples differ, the longer is the target, for a
- *   queue has to keep the link busy while a host is away.
+ *   queue has to keep the link busy while a host is away. That may be more than the buffer holds:
+ *   what goes beyond the path's own target grows slowly, and shrinks with losses, as TCP does.
  * - The window moves by a part of the way to the target (Swift: by a packet, which would take
  *   minutes on a path of 10 ms at 10 Gb/s), and starts by doubling, as TCP does.
  * - Loss is no sign of congestion while it is as high as this path's loss usually is. More than
@@ -25,6 +26,7 @@
 #include "congestion.h"
 
 #include "arithmetic.h"
+#include "swift_loss.h"
 #include "swift_others.h"
 
 #define US UINT64_C(1000)
@@ -121,6 +123,7 @@ struct swift {
 	/* Loss: counted over several rounds. */
 	uint64_t acked, lost;
 	double loss_usual, marked_part;
+	struct own_loss own_loss;
 	unsigned calm;           /* rounds since the window was made less blindly */
 	double window_lossy;     /* where excess loss began; 0: there is none */
 	unsigned losses_ignored; /* so many rounds: they were answered already */
@@ -168,14 +171,19 @@ static double least_target(const struct swift *swift)
 	return TARGET_LEAST;
 }
 
+/* What the path alone makes it. */
+static double path_target(const struct swift *swift)
+{
+	double path = least_of((double)swift->rtt_least / TARGET_PART, TARGET_PATH_MOST);
+
+	return swift->target ? (double)swift->target : most_of(TARGET_LEAST, path);
+}
+
 static double middle_target(const struct swift *swift)
 {
-	double path;
+	double path = path_target(swift);
 
-	if (swift->target)
-		return (double)swift->target;
-	path = least_of((double)swift->rtt_least / TARGET_PART, TARGET_PATH_MOST);
-	return most_of(most_of(TARGET_LEAST, path), NOISE_PART * swift->noise);
+	return swift->target ? path : most_of(path, NOISE_PART * swift->noise);
 }
 
 /*
@@ -183,13 +191,25 @@ static double middle_target(const struct swift *swift)
  * target goes with 1 / sqrt(window). That is flat for windows of hundreds of packets, where small
  * errors of the least round trip would decide on shares; the logarithm is not.
  */
-static double target_of(const struct swift *swift)
+static double target_scale(const struct swift *swift)
 {
 	double packets = swift->window / (double)swift->packet;
 	double scale = 1 + (TARGET_MIDDLE - logarithm(packets)) / TARGET_SLOPE;
 
-	scale = most_of(scale, TARGET_SHORTEST) + 1 / square_root(packets);
-	return middle_target(swift) * scale;
+	return most_of(scale, TARGET_SHORTEST) + 1 / square_root(packets);
+}
+
+static double target_of(const struct swift *swift)
+{
+	return middle_target(swift) * target_scale(swift);
+}
+
+/* A queue that is kept only because hosts are away now and then. */
+static bool is_spare(const struct swift *swift, double delay)
+{
+	double path = path_target(swift);
+
+	return middle_target(swift) > path && delay > path * target_scale(swift);
 }
 
 /* ---- Changing the window ----------------------------------------------- */
@@ -325,7 +345,7 @@ static void follow_delay(struct swift *swift)
 			leave_slow_start(swift, delay, target);
 		return;
 	}
-	if (is_crowded(swift, delay))
+	if (is_crowded(swift, delay) || (delay < target && is_spare(swift, delay)))
 		grow_in_crowd(swift); /* losses make it less */
 	else if (delay < target)
 		grow(swift, delay, target);
@@ -340,15 +360,28 @@ static void forget_losses(struct swift *swift)
 	swift->acked = swift->lost = 0;
 }
 
-/* In a crowd that fills buffers until they overflow any loss counts, as it does for the crowd. */
-static bool follow_crowd(struct swift *swift)
+/*
+ * In a crowd that fills buffers until they overflow any loss counts, as it does for the crowd. In a
+ * spare queue what is more than the path's own does: the buffer is shorter than hosts that are away
+ * would like it to be, or a crowd fills it that can't be seen, for this flow leaves it no room.
+ */
+static bool follow_overflow(struct swift *swift)
 {
-	if (!swift->others.crowded || !swift->round_lost)
+	double all = (double)(swift->round_acked + swift->round_lost) / (double)swift->packet;
+	double lost = (double)swift->round_lost / (double)swift->packet;
+	bool spare = false;
+
+	if (swift->samples && !swift->slow_start) {
+		spare = is_spare(swift, (double)swift->delay);
+		if (!spare)
+			own_loss_count(&swift->own_loss, all, lost);
+	}
+	if (!(swift->others.crowded && lost > 0) &&
+	    !(spare && own_loss_exceeded(&swift->own_loss, all, lost)))
 		return false;
 	forget_losses(swift);
-	shrink(swift, CROWDED_DECREASE);
+	shrink_blindly(swift, CROWDED_DECREASE);
 	set_window(swift, most_of(swift->window, WINDOW_LEAST * (double)swift->packet));
-	swift->losses_ignored = 1;
 	return true;
 }
 
@@ -420,7 +453,7 @@ static void end_round(struct swift *swift)
 	if (others_disturb(&swift->others)) {
 		forget_delay(swift);
 		others_settle(&swift->others);
-	} else if (!follow_crowd(swift) && !follow_losses(swift) && !follow_marks(swift) &&
+	} else if (!follow_overflow(swift) && !follow_losses(swift) && !follow_marks(swift) &&
 		   (swift->samples >= SAMPLES || swift->rounds >= ROUNDS || is_urgent(swift)))
 		follow_delay(swift);
 	swift->round_acked = swift->round_marked = swift->round_lost = 0;

@@ -284,6 +284,42 @@ static void test_beside_cubic(void **state)
 	}
 }
 
+/*
+ * The same behind a short queue, on hosts that are away for nearly as long as that lasts: what they
+ * want in the queue does not fit, so that no delay is too long.
+ */
+static void test_beside_cubic_on_busy_hosts(void **state)
+{
+	const struct {
+		uint64_t buffer, each, most;
+	} hosts[] = {
+		{2 * MS, 4 * MS, 2 * MS},
+		{1 * MS, 4 * MS, 2 * MS},
+	};
+
+	for (size_t i = 0; i < COUNT(hosts); i++) {
+		struct simulated_link link = make_link(10, 100 * US, hosts[i].buffer, 0);
+		struct simulated_flow flows[8];
+		struct simulator *simulator;
+		double shares[8], sum;
+
+		for (unsigned j = 0; j < 8; j++)
+			flows[j] = (struct simulated_flow){
+				.ops = j < 4 ? &congestion_swift : &congestion_cubic,
+				.start = j * 100 * MS,
+				.clock = j * 777777777,
+				.away_each = hosts[i].each,
+				.away_most = hosts[i].most,
+			};
+		simulator = simulator_new(&link, 8, flows);
+		assert_true(simulator_fill(simulator, 2 * SECOND, 4 * SECOND, shares) > 0.98);
+		sum = shares[0] + shares[1] + shares[2] + shares[3];
+		assert_true(sum > 0.25 && sum < 0.55);
+		assert_true(simulator_fairness(shares, 4) > 0.85);
+		simulator_free(simulator);
+	}
+}
+
 /* When they have gone the queue goes, too, and does not pass for one of others. */
 static void test_cubic_leaves(void **state)
 {
@@ -324,6 +360,22 @@ static void test_busy_hosts(void **state)
 
 		assert_true(simulator_fill(simulator, SECOND, 3 * SECOND, NULL) > hosts[i].fill);
 		assert_int_equal(simulator_counts(simulator, 0).again, 0);
+		simulator_free(simulator);
+	}
+}
+
+/* Losses that have nothing to do with the queue leave it as long as such hosts need it. */
+static void test_busy_hosts_on_a_lossy_path(void **state)
+{
+	const double losses[] = {0.001, 0.01};
+
+	for (size_t i = 0; i < COUNT(losses); i++) {
+		struct simulated_link link = make_link(10, 100 * US, 4 * MS, losses[i]);
+		struct simulated_flow flow = {
+			.ops = &congestion_swift, .away_each = 2 * MS, .away_most = 1 * MS};
+		struct simulator *simulator = simulator_new(&link, 1, &flow);
+
+		assert_true(simulator_fill(simulator, SECOND, 2 * SECOND, NULL) > 0.94);
 		simulator_free(simulator);
 	}
 }
@@ -417,8 +469,10 @@ int main(void)
 		cmocka_unit_test(test_flows_share_a_long_path),
 		cmocka_unit_test(test_strangers_share),
 		cmocka_unit_test(test_beside_cubic),
+		cmocka_unit_test(test_beside_cubic_on_busy_hosts),
 		cmocka_unit_test(test_cubic_leaves),
 		cmocka_unit_test(test_busy_hosts),
+		cmocka_unit_test(test_busy_hosts_on_a_lossy_path),
 		cmocka_unit_test(test_link_cut),
 		cmocka_unit_test(test_one_day),
 		cmocka_unit_test(test_runs_repeat),
