@@ -194,17 +194,22 @@ static void test_waiting_burns_no_cpu(void **state)
 	struct haul_completion completion;
 	struct block *block = block_new(world, 10);
 	struct pair pair;
-	uint64_t before;
+	uint64_t before, least = UINT64_MAX;
 
 	pair_open(world, NULL, &pair);
 	check_alive(&pair);
 	post_recv(&pair.up, haul_key("later"), &block->tensor);
 	post_send(&pair.down, haul_key("later"), &block->tensor);
 	world_run_for(world, 50);
-	before = cpu_us();
-	assert_int_equal(haul_poll(pair.a->context, &completion, 1, 500), 0);
+	/* Who spins does it each time; on a busy machine a wake-up now and then is dear. */
+	for (int i = 0; i < 4 && least > 100000; i++) {
+		before = cpu_us();
+		assert_int_equal(haul_poll(pair.a->context, &completion, 1, 500), 0);
+		before = cpu_us() - before;
+		least = before < least ? before : least;
+	}
 	if (!sanitized())
-		assert_in_range(cpu_us() - before, 0, 100000);
+		assert_in_range(least, 0, 100000);
 }
 
 /* With max 0 bytes are moved, but completions stay for the next call. */
