@@ -318,6 +318,45 @@ static void test_close_lingers_no_longer_than_told(void **state)
 	wait_lost(pair.a, 1);
 }
 
+/* Both sides go on, and the completions of `keeps` wait. */
+static void drive(struct side *keeps, struct side *side, struct haul_completion *completion)
+{
+	assert_int_equal(haul_poll(keeps->context, NULL, 0, 0), 0);
+	if (haul_poll(side->context, completion, 1, 1) != 1)
+		completion->event = 0;
+}
+
+/*
+ * An endpoint that is lost before the caller has heard of it: the loss comes in a call after that
+ * one, so that it bears the pointer that the caller set in between.
+ */
+static void test_loss_comes_after_the_endpoint_was_handed_out(void **state)
+{
+	struct world *world = *state;
+	struct side *a = side_open(world, NULL), *b = side_open(world, NULL);
+	struct haul_completion completion = {0}, all[8];
+	uint64_t until = now_ms() + PATIENCE_MS;
+	int mark;
+
+	assert_int_equal(haul_connect(b->context, side_listen(a), NULL), 0);
+	while (completion.event != HAUL_CONNECTED && now_ms() < until)
+		drive(a, b, &completion);
+	assert_int_equal(completion.event, HAUL_CONNECTED);
+	assert_int_equal(completion.result, 0);
+	haul_disconnect(completion.endpoint);
+	for (int i = 0; i < 100; i++)
+		drive(a, b, &completion);
+	assert_int_equal(haul_poll(a->context, all, 8, PATIENCE_MS), 1);
+	assert_int_equal(all[0].event, HAUL_ACCEPTED);
+	haul_endpoint_set_user(all[0].endpoint, &mark);
+	completion.event = 0;
+	while (completion.event != HAUL_LOST && now_ms() < until)
+		drive(b, a, &completion);
+	assert_int_equal(completion.event, HAUL_LOST);
+	assert_ptr_equal(completion.cookie, &mark);
+	haul_disconnect(completion.endpoint);
+}
+
 static void test_reconnect(void **state)
 {
 	struct world *world = *state;
@@ -395,6 +434,7 @@ static const struct CMUnitTest tests[] = {
 	WORLD_TEST(test_received_then_closed_is_acknowledged),
 	WORLD_TEST(test_close_with_work_outstanding),
 	WORLD_TEST(test_close_lingers_no_longer_than_told),
+	WORLD_TEST(test_loss_comes_after_the_endpoint_was_handed_out),
 	WORLD_TEST(test_reconnect),
 	WORLD_TEST(test_listener_closed),
 	WORLD_TEST(test_listen_again_on_the_same_port),

@@ -183,6 +183,7 @@ struct haul_endpoint {
 	char address[128];
 	void *user;
 	bool announced;         /* the caller knows the handle */
+	uint64_t handed_in;     /* the round in which haul_poll() handed it out */
 	bool dirty;             /* queued messages wait for a flush */
 	uint64_t flushed_in;    /* the round in which a send was flushed at once */
 	int doomed;             /* errno to lose it with in the next progress; 0 */

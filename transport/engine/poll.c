@@ -319,6 +319,8 @@ static void take_operation(haul_context *context, struct haul_completion *comple
 	completion->result = operation->result;
 	completion->cookie = operation->cookie;
 	completion->endpoint = operation->endpoint;
+	if (operation->kind == OPERATION_CONNECT && operation->result == 0)
+		operation->endpoint->handed_in = context->round;
 	completion->tensor = operation->tensor;
 	completion->detail = hand_out(operation->detail);
 	operation->detail = NULL;
@@ -338,10 +340,17 @@ static void take_event(haul_context *context, struct haul_completion *completion
 	endpoint->event = 0;
 	if (completion->event == HAUL_ACCEPTED) {
 		completion->cookie = endpoint->accept_cookie;
+		endpoint->handed_in = context->round;
 		endpoint_announce(endpoint);
 	} else {
 		completion->cookie = endpoint->user;
 	}
+}
+
+/* A caller that gets an endpoint sets its user pointer, which the completion of its loss bears. */
+static bool is_too_early(const haul_context *context, const haul_endpoint *endpoint)
+{
+	return endpoint->event == HAUL_LOST && endpoint->handed_in == context->round;
 }
 
 int haul_poll(haul_context *context, struct haul_completion *completions, int max, int timeout)
@@ -372,6 +381,8 @@ int haul_poll(haul_context *context, struct haul_completion *completions, int ma
 		memset(&completions[count], 0, sizeof(*completions));
 		if (!TAILQ_EMPTY(&context->completions))
 			take_operation(context, &completions[count++]);
+		else if (is_too_early(context, TAILQ_FIRST(&context->events)))
+			break;
 		else
 			take_event(context, &completions[count++]);
 	}

@@ -318,7 +318,10 @@ struct haul_tensor_info {
 struct haul_completion {
 	enum haul_event event;
 	int result; /* 0 or a negative errno */
-	/* Of the operation; the listener's for HAUL_ACCEPTED, the endpoint's user for HAUL_LOST. */
+	/*
+	 * Of the operation; the listener's for HAUL_ACCEPTED, the endpoint's user for HAUL_LOST,
+	 * which never comes from the call that handed the endpoint out.
+	 */
 	void *cookie;
 	/* NULL when a connect failed. After haul_disconnect() it is only a name. */
 	haul_endpoint *endpoint;
