@@ -437,6 +437,23 @@ static void a_process_that_ends_leaves_all_that_it_recorded(void **state)
 	unlink(path);
 }
 
+/* It costs records, and raises no signal in the program. */
+static void a_pipe_whose_reader_leaves(void **state)
+{
+	struct trace_record span = a_span("unheard");
+	struct haul_trace *trace;
+	int reader;
+
+	assert_int_equal(mkfifo(path, 0600), 0);
+	reader = open(path, O_RDONLY | O_NONBLOCK);
+	assert_true(reader >= 0);
+	trace = begin(SMALLEST);
+	close(reader);
+	trace_record(trace, &span);
+	trace_close(trace);
+	unlink(path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -448,6 +465,7 @@ int main(void)
 		cmocka_unit_test(a_full_disk_is_counted),
 		cmocka_unit_test(a_file_that_is_being_written_is_left_alone),
 		cmocka_unit_test(a_forked_child_leaves_it_alone),
+		cmocka_unit_test(a_pipe_whose_reader_leaves),
 		cmocka_unit_test(a_process_that_ends_leaves_all_that_it_recorded),
 	};
 

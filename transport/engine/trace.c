@@ -26,7 +26,7 @@
 /* The last places of the ring are kept for what the rest can't be understood without. */
 #define RESERVED 64
 
-/* How long the end of the process waits for the last of a trace that was left open. */
+/* How long the end of the process waits for the last of all traces that were left open. */
 #define EXIT_PATIENCE_S 1
 
 /* How many suffixes are tried for a file that is being written. */
@@ -37,6 +37,7 @@ struct haul_trace {
 	pthread_mutex_t lock;
 	pthread_cond_t closed;
 	bool closing;
+	bool whole; /* ... and nothing is recorded any more: the file gets its end */
 	struct trace_record *ring;
 	uint64_t count;        /* a power of two */
 	_Atomic uint64_t head; /* records were put in */
@@ -205,6 +206,10 @@ static void *run(void *argument)
 		closing = wait_and_look(trace);
 		write_out(trace);
 	} while (!closing);
+	if (trace->whole) {
+		trace->used = trace_json_end(trace->piece, trace->written, trace_lost(trace));
+		flush_piece(trace);
+	}
 	return NULL;
 }
 
@@ -357,10 +362,11 @@ failed:
 	return error;
 }
 
-static void tell_thread(struct haul_trace *trace)
+static void tell_thread(struct haul_trace *trace, bool whole)
 {
 	pthread_mutex_lock(&trace->lock);
 	trace->closing = true;
+	trace->whole = whole;
 	pthread_cond_signal(&trace->closed);
 	pthread_mutex_unlock(&trace->lock);
 }
@@ -373,17 +379,19 @@ static void tell_thread(struct haul_trace *trace)
 __attribute__((destructor)) static void write_out_open_traces(void)
 {
 	struct haul_trace *trace;
+	struct timespec until;
 
 	pthread_mutex_lock(&open_lock);
 	LIST_FOREACH (trace, &open_traces, entry) {
-		struct timespec until;
-
-		if (trace->ended)
-			continue;
-		tell_thread(trace);
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += EXIT_PATIENCE_S;
-		trace->ended = !pthread_timedjoin_np(trace->thread, NULL, &until);
+		if (!trace->ended)
+			tell_thread(trace, false);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += EXIT_PATIENCE_S;
+	LIST_FOREACH (trace, &open_traces, entry) {
+		if (!trace->ended)
+			trace->ended =
+				!pthread_clockjoin_np(trace->thread, NULL, CLOCK_MONOTONIC, &until);
 	}
 	pthread_mutex_unlock(&open_lock);
 }
@@ -397,14 +405,12 @@ void trace_close(struct haul_trace *trace)
 	pthread_mutex_lock(&open_lock);
 	LIST_REMOVE(trace, entry);
 	pthread_mutex_unlock(&open_lock);
-	tell_thread(trace);
+	/* The thread writes all of it: a pipe whose reader has left raises a signal, and it takes
+	 * none. */
+	tell_thread(trace, true);
 	if (!trace->ended)
 		pthread_join(trace->thread, NULL);
-	else
-		write_out(trace);
 	lost = trace_lost(trace);
-	trace->used = trace_json_end(trace->piece, trace->written, lost);
-	flush_piece(trace);
 	if (lost)
 		haul_log(HAUL_LOG_WARNING,
 			 "trace=%s: %llu events were written and %llu lost (%llu for want of room "
