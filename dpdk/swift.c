@@ -156,6 +156,8 @@ static void swift_start(void *state, const struct congestion_config *config, uin
 		.now = now,
 		.slow_start = true,
 		.limited = true,
+		.noise_at = now,
+		.noise_least = UINT64_MAX,
 	};
 	forget_delay(swift);
 	set_window(swift, WINDOW_START * (double)swift->packet);
@@ -365,7 +367,7 @@ static void forget_losses(struct swift *swift)
  * spare queue what is more than the path's own does: the buffer is shorter than hosts that are away
  * would like it to be, or a crowd fills it that can't be seen, for this flow leaves it no room.
  */
-static bool follow_overflow(struct swift *swift)
+static bool follow_overflow(struct swift *swift, bool counts)
 {
 	double all = (double)(swift->round_acked + swift->round_lost) / (double)swift->packet;
 	double lost = (double)swift->round_lost / (double)swift->packet;
@@ -373,7 +375,7 @@ static bool follow_overflow(struct swift *swift)
 
 	if (swift->samples && !swift->slow_start) {
 		spare = is_spare(swift, (double)swift->delay);
-		if (!spare)
+		if (!spare && counts)
 			own_loss_count(&swift->own_loss, all, lost);
 	}
 	if (!(swift->others.crowded && lost > 0) &&
@@ -443,6 +445,8 @@ static bool follow_marks(struct swift *swift)
 
 static void end_round(struct swift *swift)
 {
+	bool counts = !swift->losses_ignored;
+
 	if (swift->losses_ignored) {
 		swift->losses_ignored--;
 		forget_losses(swift);
@@ -453,7 +457,8 @@ static void end_round(struct swift *swift)
 	if (others_disturb(&swift->others)) {
 		forget_delay(swift);
 		others_settle(&swift->others);
-	} else if (!follow_overflow(swift) && !follow_losses(swift) && !follow_marks(swift) &&
+	} else if (!follow_overflow(swift, counts) && !follow_losses(swift) &&
+		   !follow_marks(swift) &&
 		   (swift->samples >= SAMPLES || swift->rounds >= ROUNDS || is_urgent(swift)))
 		follow_delay(swift);
 	swift->round_acked = swift->round_marked = swift->round_lost = 0;

@@ -9,7 +9,10 @@
 
 /* So many packets count; of 0.1 % loss that gives 4 +- 2. */
 #define PACKETS 4096
-/* So many square roots above the mean happen by chance about once in 1,000 round trips. */
+/*
+ * So many square roots above the mean happen by chance about once in 1,000 round trips, where one
+ * loss and more is expected in each. Where it is less than one in 20, a single loss is too much.
+ */
 #define SIGMAS 4
 
 void own_loss_count(struct own_loss *own, double all, double lost)
