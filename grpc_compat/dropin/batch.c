@@ -12,9 +12,12 @@
 /*
  * The mark costs a small call more than all else of the layer: bytes that HPACK can't shorten, and
  * a call to know at the server. A unary call whose request is small goes without it when so many
- * answers of its method in a row were small. The first large one after that comes within gRPC.
+ * answers of its method in a row were small. A large one after that comes within gRPC, and then it
+ * takes 16 times as many: a method with a large answer now and then is soon marked for good.
  */
 #define SMALL_ANSWERS 64
+#define SMALL_ANSWERS_GROWTH 4 /* in bits */
+#define MISSED_MOST 5
 
 /* ---- Starting ------------------------------------------------------------ */
 
@@ -116,23 +119,36 @@ static bool is_large(const grpc_byte_buffer *message)
 	return length_of(message) >= layer_settings()->threshold;
 }
 
+static bool is_quiet(struct answers *answers)
+{
+	unsigned missed = atomic_load_explicit(&answers->missed, memory_order_relaxed);
+	unsigned small = atomic_load_explicit(&answers->small, memory_order_relaxed);
+
+	return small >= (unsigned)SMALL_ANSWERS << SMALL_ANSWERS_GROWTH * missed;
+}
+
 static bool needs_mark(const struct starting *starting)
 {
 	return !starting->message || !starting->closes || !starting->received_message ||
 	       is_large(starting->message->data.send_message.send_message) ||
-	       atomic_load_explicit(starting->call->small_answers, memory_order_relaxed) <
-		       SMALL_ANSWERS;
+	       !is_quiet(starting->call->answers);
 }
 
-/* What a client learns from an answer as it came; two at once may count as one. */
+/* What a client learns from an answer as it came. Two at once may count as one. */
 static void learn_from_answer(struct call *call, bool large)
 {
-	unsigned count = atomic_load_explicit(call->small_answers, memory_order_relaxed);
+	struct answers *answers = call->answers;
+	unsigned small = atomic_load_explicit(&answers->small, memory_order_relaxed);
+	unsigned missed = atomic_load_explicit(&answers->missed, memory_order_relaxed);
 
-	if (large && count)
-		atomic_store_explicit(call->small_answers, 0, memory_order_relaxed);
-	else if (!large && count < SMALL_ANSWERS)
-		atomic_store_explicit(call->small_answers, count + 1, memory_order_relaxed);
+	if (large) {
+		if (!call->marked && missed < MISSED_MOST)
+			atomic_store_explicit(&answers->missed, missed + 1, memory_order_relaxed);
+		if (small)
+			atomic_store_explicit(&answers->small, 0, memory_order_relaxed);
+	} else if (!is_quiet(answers)) {
+		atomic_store_explicit(&answers->small, small + 1, memory_order_relaxed);
+	}
 }
 
 /* The call's lock is held. */

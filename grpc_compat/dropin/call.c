@@ -107,7 +107,7 @@ struct call *call_new(grpc_call *core_call, struct session *session, struct queu
 	} else {
 		call->mark.session = session->id;
 		call->mark.call = atomic_fetch_add(&session->next_call, 1);
-		call->small_answers = &session->small_answers[method % SESSION_METHODS];
+		call->answers = &session->answers[method % SESSION_METHODS];
 	}
 	call->number = call->mark.call;
 	if (session) {

@@ -23,8 +23,8 @@ struct call {
 	uint64_t number;         /* within the session */
 	struct wire_mark mark;
 	struct queue *queue;
-	uint64_t deadline;          /* by haul_clock(); UINT64_MAX: none */
-	atomic_uint *small_answers; /* client: its method's, within the session */
+	uint64_t deadline;       /* by haul_clock(); UINT64_MAX: none */
+	struct answers *answers; /* client: its method's, within the session */
 	bool server;
 	atomic_uint references;
 

@@ -21,6 +21,12 @@ struct session_terms {
 	uint64_t send_limit; /* the longest that our program may send */
 };
 
+/* What the calls of a method were answered with, see batch.c. */
+struct answers {
+	atomic_uint small;  /* in a row */
+	atomic_uint missed; /* large ones that came to calls without a mark */
+};
+
 struct session {
 	struct layer_id id;
 	struct session_terms terms;
@@ -31,11 +37,8 @@ struct session {
 	atomic_bool closed;     /* nothing new goes aside */
 	atomic_uint references;
 	_Atomic uint64_t next_call;
-	/*
-	 * Client: how many small answers in a row the calls of a method had, see batch.c. Methods
-	 * are told apart by a hash: two that share a place are both taken for the livelier one.
-	 */
-	atomic_uint small_answers[SESSION_METHODS];
+	/* Client: by a hash of the method. Two that share a place are taken for one. */
+	struct answers answers[SESSION_METHODS];
 	TAILQ_HEAD(, call) calls; /* that are alive; under session_lock, like what follows */
 	/* Server: calls that were over before they came, since notes are faster; the last few. */
 	uint64_t early_over[SESSION_EARLY_OVER]; /* numbers, and 1 */

@@ -4,7 +4,7 @@
  *
  *   echo_client TARGET [WORD=VALUE...]      (the words are in struct wish)
  *
- * With small=N the first N calls have messages of 1 % of the bytes.
+ * With small=N the first N calls have messages of 1 % of the bytes, with every=N all but each Nth.
  * With warm=1 it makes one call before all others.
  * With beside=TARGET it makes one call to another server before, and keeps the channel.
  * With step=1 it makes one call for each character on its standard input, and says its status; for
@@ -29,7 +29,7 @@
 static struct wish {
 	const char *target, *method, *queue, *fork, *beside;
 	unsigned long calls, messages, bytes, slices, threads, timeout_ms, random, limit, cancel,
-		ahead, compress, seed, drop, memory, step, warm, small;
+		ahead, compress, seed, drop, memory, step, warm, small, every;
 } wish = {.method = "Echo",
 	  .queue = "next",
 	  .fork = "never",
@@ -49,7 +49,7 @@ static const struct word {
 	{"random", &wish.random}, {"limit", &wish.limit},       {"cancel", &wish.cancel},
 	{"ahead", &wish.ahead},   {"compress", &wish.compress}, {"seed", &wish.seed},
 	{"drop", &wish.drop},     {"memory", &wish.memory},     {"step", &wish.step},
-	{"warm", &wish.warm},     {"small", &wish.small},
+	{"warm", &wish.warm},     {"small", &wish.small},       {"every", &wish.every},
 };
 
 static grpc_channel *channel;
@@ -221,12 +221,14 @@ static void choose(struct calling *calling, unsigned long number, gpr_timespec *
 
 	calling->seed = number;
 	calling->messages = wish.messages;
-	calling->bytes = number < wish.small ? wish.bytes / 100 : wish.bytes;
+	calling->bytes = wish.bytes;
+	if (number < wish.small || (wish.every && (number + 1) % wish.every))
+		calling->bytes /= 100;
 	calling->slices = wish.slices;
 	calling->cancels = wish.cancel;
 	if (wish.random) {
 		calling->messages = 1 + chance % 4;
-		calling->bytes = mixed(chance) % (wish.bytes >> chance / 4 % 12) + 1;
+		calling->bytes = mixed(chance) % ((wish.bytes >> chance / 4 % 12) + 1) + 1;
 		calling->slices = 1 + chance / 64 % 5;
 		calling->cancels = chance / 512 % 8 == 0;
 		timeout_ms = chance / 4096 % 8 ? 0 : 1 + chance / 32768 % 20;

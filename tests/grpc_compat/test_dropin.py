@@ -77,6 +77,13 @@ class Aside(unittest.TestCase):
                 self.assertEqual(ends[1].counters.sent, aside, ends[1].errors)
                 self.assertEqual(ends[0].counters.received, aside, ends[0].errors)
 
+    def test_large_answers_now_and_then(self):
+        """Only the first one comes within gRPC."""
+        spec = "tcp,threshold=6000,log=info,wait_ms=5000"
+        ends = echo(spec, spec, calls=10 * 65, every=65, bytes=1000, method="Repeat")
+        self.expect_good(ends, "0:650")
+        self.assertEqual(ends[0].counters.received, 9, ends[0].errors)
+
     def test_compressed_messages_stay_inline(self):
         ends = echo(ALL, ALL, calls=3, bytes=50000, compress=1, method="Chat")
         self.expect_good(ends, "0:3")
