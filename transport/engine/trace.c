@@ -386,12 +386,11 @@ __attribute__((destructor)) static void write_out_open_traces(void)
 		if (!trace->ended)
 			tell_thread(trace, false);
 	}
-	clock_gettime(CLOCK_MONOTONIC, &until);
+	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += EXIT_PATIENCE_S;
 	LIST_FOREACH (trace, &open_traces, entry) {
 		if (!trace->ended)
-			trace->ended =
-				!pthread_clockjoin_np(trace->thread, NULL, CLOCK_MONOTONIC, &until);
+			trace->ended = !pthread_timedjoin_np(trace->thread, NULL, &until);
 	}
 	pthread_mutex_unlock(&open_lock);
 }
