@@ -27,6 +27,7 @@
 
 #include "arithmetic.h"
 #include "swift_loss.h"
+#include "swift_noise.h"
 #include "swift_others.h"
 
 #define US UINT64_C(1000)
@@ -45,14 +46,8 @@
 #define TARGET_PART 8
 /* ...but no longer than this: what a crowd keeps may pass for the path, and has to be seen. */
 #define TARGET_PATH_MOST (1000 * US)
-/*
- * Or half of what delays differ by within some time (a mean of many), for that is the work of hosts
- * that are away now and then: the queue has to last while they are.
- */
-#define NOISE_TIME (16 * MS)
+/* Or this part of what delays differ by, for the queue has to last while hosts are away. */
 #define NOISE_PART 0.5
-#define NOISE_MOST (3 * MS)
-#define NOISE_MEAN 8
 /* A window of so many packets (as a power of two) has just the target, and with half of it a target
  * that is longer by this part. Very small windows get more, see target_of(). */
 #define TARGET_MIDDLE 8
@@ -113,9 +108,7 @@ struct swift {
 	/* Since the delay was followed last: the shortest, and how often it was seen. */
 	uint64_t delay;
 	unsigned samples, rounds;
-	/* What delays differ by. */
-	uint64_t noise_at, noise_least, noise_most;
-	double noise;
+	struct noise noise;
 	unsigned eager; /* times in a row that there was hardly a queue */
 	/* This round. */
 	uint64_t round_acked, round_marked, round_lost;
@@ -156,9 +149,8 @@ static void swift_start(void *state, const struct congestion_config *config, uin
 		.now = now,
 		.slow_start = true,
 		.limited = true,
-		.noise_at = now,
-		.noise_least = UINT64_MAX,
 	};
+	noise_begin(&swift->noise, now);
 	forget_delay(swift);
 	set_window(swift, WINDOW_START * (double)swift->packet);
 }
@@ -185,7 +177,7 @@ static double middle_target(const struct swift *swift)
 {
 	double path = path_target(swift);
 
-	return swift->target ? path : most_of(path, NOISE_PART * swift->noise);
+	return swift->target ? path : most_of(path, NOISE_PART * swift->noise.mean);
 }
 
 /*
@@ -465,32 +457,6 @@ static void end_round(struct swift *swift)
 	swift->limited = true;
 }
 
-static void forget_noise(struct swift *swift)
-{
-	swift->noise_at = swift->now;
-	swift->noise_least = UINT64_MAX;
-	swift->noise_most = 0;
-}
-
-static void count_noise(struct swift *swift, uint64_t delay)
-{
-	double noise;
-
-	if (swift->slow_start || others_disturb(&swift->others)) {
-		forget_noise(swift);
-		return;
-	}
-	if (delay < swift->noise_least)
-		swift->noise_least = delay;
-	if (delay > swift->noise_most)
-		swift->noise_most = delay;
-	if (swift->now - swift->noise_at < NOISE_TIME)
-		return;
-	noise = least_of((double)(swift->noise_most - swift->noise_least), NOISE_MOST);
-	swift->noise += (noise - swift->noise) / NOISE_MEAN;
-	forget_noise(swift);
-}
-
 static void count_delay(struct swift *swift, const struct congestion_sample *sample)
 {
 	uint64_t delay = sample->rtt > sample->rtt_least ? sample->rtt - sample->rtt_least : 0;
@@ -499,7 +465,10 @@ static void count_delay(struct swift *swift, const struct congestion_sample *sam
 	swift->samples++;
 	if (delay < swift->delay)
 		swift->delay = delay;
-	count_noise(swift, delay);
+	if (swift->slow_start || others_disturb(&swift->others))
+		noise_begin(&swift->noise, swift->now);
+	else
+		noise_count(&swift->noise, swift->now, delay);
 	others_sample(&swift->others, sample->rtt, (double)delay, least_target(swift));
 }
 
