@@ -8,10 +8,10 @@
  *   {"tool": "haul-bench-client", "diagnosis": {"one_socket": LIMIT, "all": LIMIT, "sockets": the
  *   fewest that carry nearly all, "transport": SPEC to take, "words": [text]}, "ping_us": {"p50",
  *   "p99"}, "mtu": of the path, "same_host": bool, "cpus": of this host, "steps": [{"sockets",
- * "gbps", "loss": share of the bytes that were sent again, "round_trip_us", "least_round_trip_us",
- * "window_limited", "buffer_limited": shares of the time, "client_cores", "server_cores",
- * "host_busy"}...], "measured": {"transport": SPEC, "gbps", "streams"}, "options": {"connect",
- * "seconds", "congestion"}}
+ *   "gbps", "loss": share of the bytes that were sent again, "round_trip_us",
+ *   "least_round_trip_us", "window_limited", "buffer_limited": shares of the time,
+ *   "client_cores", "server_cores", "host_busy"}...], "measured": {"transport": SPEC, "gbps",
+ *   "streams"}, "options": {"connect", "seconds", "congestion"}}
  *
  * LIMIT is "link", "loss", "receive window", "send buffer", "sender's core", "receiver's core",
  * "this host's cores" or "one socket", which is: unknown.

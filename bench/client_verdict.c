@@ -217,12 +217,12 @@ void path_judge(const struct path_facts *facts, struct path_verdict *verdict)
 		    one->gbps);
 	if (facts->same_host) {
 		judge_same_host(verdict);
-	} else {
-		say_one(verdict, one, best);
-		say_all(facts, verdict, best);
-		advise(verdict, best);
+		return;
 	}
-	if (!facts->same_host && others_busy(facts, best))
+	say_one(verdict, one, best);
+	say_all(facts, verdict, best);
+	advise(verdict, best);
+	if (others_busy(facts, best))
 		SAY(verdict, 4,
 		    "Other work kept this host busy (%.0f %%) meanwhile: measure again without it.",
 		    best->host_busy * 100);

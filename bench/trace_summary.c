@@ -324,8 +324,7 @@ static void print_file(const struct trace_file *file, bool first, FILE *out)
 			file->lost);
 	if (!file->whole)
 		fprintf(out, "  the end is missing: the program is still running, was killed, or "
-			     "left its "
-			     "context open\n");
+			     "left its context open\n");
 }
 
 /* ---- Tables ------------------------------------------------------------ */

@@ -64,7 +64,7 @@ struct haul_trace {
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, haul_trace) open_traces = LIST_HEAD_INITIALIZER(open_traces);
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_once_t fork_handler_once = PTHREAD_ONCE_INIT;
 
 /* The parent's threads are not here, and one of them may have held the lock. */
 static void forget_in_child(void)
@@ -73,7 +73,7 @@ static void forget_in_child(void)
 	LIST_INIT(&open_traces);
 }
 
-static void watch_forks(void)
+static void add_fork_handler(void)
 {
 	pthread_atfork(NULL, NULL, forget_in_child);
 }
@@ -351,7 +351,7 @@ int trace_open(const char *path, uint64_t bytes, const char *spec, uint64_t inca
 	if (strcmp(trace->path, path) != 0)
 		haul_log(HAUL_LOG_INFO, "trace=%s is being written: this context writes %s", path,
 			 trace->path);
-	pthread_once(&once, watch_forks);
+	pthread_once(&fork_handler_once, add_fork_handler);
 	pthread_mutex_lock(&open_lock);
 	LIST_INSERT_HEAD(&open_traces, trace, entry);
 	pthread_mutex_unlock(&open_lock);
@@ -404,8 +404,7 @@ void trace_close(struct haul_trace *trace)
 	pthread_mutex_lock(&open_lock);
 	LIST_REMOVE(trace, entry);
 	pthread_mutex_unlock(&open_lock);
-	/* The thread writes all of it: a pipe whose reader has left raises a signal, and it takes
-	 * none. */
+	/* The thread writes, which takes no signals: a pipe whose reader has left raises one. */
 	tell_thread(trace, true);
 	if (!trace->ended)
 		pthread_join(trace->thread, NULL);
